@@ -1,0 +1,293 @@
+"""A message as sections: what a broker must know of it, with the rest kept as the bytes it was.
+
+    header | delivery-annotations | message-annotations | properties | application-properties | body
+
+``Message.parse`` walks the sections, decodes the few that matter to a broker and never looks into
+the application's properties or body: ``bare`` is everything from the properties on, byte for byte.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+from uuid import UUID
+
+from twinbus.amqp.types import (
+    NULL,
+    Byte,
+    Char,
+    CodecError,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+    compound,
+    decode,
+    decode_plain,
+    encode,
+    encode_boolean,
+    encode_map,
+    encode_uint,
+    skip,
+)
+
+BATCH_FORMAT = 0x80013700
+
+_HEADER, _DELIVERY_ANNOTATIONS, _ANNOTATIONS = 0x70, 0x71, 0x72
+_PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = 0x73, 0x74, 0x75, 0x76, 0x77, 0x78
+
+_SECTION_NAMES = {
+    b"amqp:header:list": _HEADER,
+    b"amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
+    b"amqp:message-annotations:map": _ANNOTATIONS,
+    b"amqp:properties:list": _PROPERTIES,
+    b"amqp:application-properties:map": _APPLICATION,
+    b"amqp:data:binary": _DATA,
+    b"amqp:amqp-sequence:list": _SEQUENCE,
+    b"amqp:amqp-value:*": _VALUE,
+    b"amqp:footer:map": _FOOTER,
+}
+_REPEATED = frozenset((_DATA, _SEQUENCE))
+
+
+def _descriptor(buf: bytes, pos: int) -> tuple[int, int]:
+    """The section's code at ``pos``, and where its value starts."""
+    try:
+        if buf[pos] == 0 and buf[pos + 1] == 0x53:
+            return buf[pos + 2], pos + 3
+        if buf[pos] == 0 and buf[pos + 1] == 0x80:
+            return int.from_bytes(buf[pos + 2 : pos + 10]), pos + 10
+        if buf[pos] == 0 and buf[pos + 1] == 0xA3:
+            end = pos + 3 + buf[pos + 2]
+            return _SECTION_NAMES.get(buf[pos + 3 : end], -1), end
+    except IndexError as error:
+        raise CodecError("the message ends in the middle of a section") from error
+    raise CodecError("a message's section has no descriptor")
+
+
+@dataclass(slots=True)
+class Properties:
+    """The message's properties, in the order of the wire."""
+
+    message_id: Any = None
+    user_id: bytes | None = None
+    to: str | None = None
+    subject: str | None = None
+    reply_to: str | None = None
+    correlation_id: Any = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    absolute_expiry_time: int | None = None
+    creation_time: int | None = None
+    group_id: str | None = None
+    group_sequence: int | None = None
+    reply_to_group_id: str | None = None
+
+    def encoded(self) -> bytes:
+        values = [getattr(self, item.name) for item in fields(self)]
+        for index, kind in _PROPERTY_TYPES.items():
+            if values[index] is not None:
+                values[index] = kind(values[index])  # the wire has but one type for these
+        body = b"".join([NULL if value is None else encode(value) for value in values])
+        return b"\x00\x53\x73" + compound(0xC0, len(values), body)
+
+
+_PROPERTY_TYPES: dict[int, Any] = {6: Symbol, 7: Symbol, 8: Timestamp, 9: Timestamp, 11: UInt}
+_NO_PROPERTIES = Properties()
+# What each property may be, plain or typed: nothing behind the decoder is ready for a session whose
+# id is a list.
+_TEXT = frozenset((type(None), str, Symbol, Char))
+_BINARY = frozenset((type(None), bytes))
+_NUMBER = frozenset(
+    (type(None), int, UByte, UShort, UInt, ULong, Byte, Short, Int, Timestamp),
+)
+_ID = _TEXT | _BINARY | _NUMBER | {UUID}
+_PROPERTY_KINDS = (
+    *(_ID, _BINARY, _TEXT, _TEXT, _TEXT, _ID, _TEXT, _TEXT, _NUMBER, _NUMBER),
+    *(_TEXT, _NUMBER, _TEXT),
+)
+
+
+def _read_properties(values: Any) -> Properties:
+    if not isinstance(values, list) or len(values) > 13:
+        raise CodecError("a message's properties are not a list of 13 fields")
+    for value, kinds in zip(values, _PROPERTY_KINDS):  # noqa: B905  the hot path, and 13 at most
+        if type(value) not in kinds:
+            raise CodecError("a message's properties have a field that is not of its type")
+    if len(values) > 11 and not 0 <= (values[11] or 0) <= 0xFFFFFFFF:
+        raise CodecError("a message's group-sequence is out of range")
+    return Properties(*values)
+
+
+@dataclass(slots=True)
+class Message:
+    """A parsed message. ``annotations`` and ``delivery_annotations`` are raw maps, or None."""
+
+    durable: bool = False
+    priority: int | None = None
+    ttl_ms: int | None = None
+    delivery_annotations: bytes | None = None
+    annotations: bytes | None = None
+    properties: Properties = field(default_factory=Properties)
+    bare: bytes = b""
+
+    @classmethod
+    def parse(cls, payload: bytes) -> Message:
+        """Raises CodecError where the bytes are not a message."""
+        message = cls(properties=_NO_PROPERTIES)
+        pos, size = 0, len(payload)
+        while pos < size:
+            code, start = _descriptor(payload, pos)
+            if code >= _PROPERTIES:
+                break
+            end = skip(payload, start)
+            if code == _HEADER:
+                message._read_header(payload, start)
+            elif code == _ANNOTATIONS:
+                message.annotations = payload[start:end]
+            elif code == _DELIVERY_ANNOTATIONS:
+                message.delivery_annotations = payload[start:end]
+            else:
+                raise CodecError(f"0x{code:02x} is not a section of a message")
+            pos = end
+        message.bare = payload[pos:] if pos else payload
+        message._check_body(payload, pos, size)
+        return message
+
+    def _read_header(self, payload: bytes, start: int) -> None:
+        values, _ = decode_plain(payload, start)
+        if not isinstance(values, list):
+            raise CodecError("a message's header is not a list")
+        count = len(values)
+        self.durable = bool(count > 0 and values[0])
+        self.priority = _uint_or_none(values[1], 0xFF) if count > 1 else None
+        self.ttl_ms = _uint_or_none(values[2], 0xFFFFFFFF) if count > 2 else None
+
+    def _check_body(self, payload: bytes, pos: int, size: int) -> None:
+        """Read the properties, and make sure that sections, not noise, make up the rest."""
+        last = 0
+        while pos < size:
+            code, start = _descriptor(payload, pos)
+            if not _PROPERTIES <= code <= _FOOTER:
+                raise CodecError(f"0x{code:02x} is not a section of a message's body")
+            if code < last or (code == last and code not in _REPEATED):
+                raise CodecError(f"the section 0x{code:02x} of a message is out of order")
+            last = code
+            if code == _PROPERTIES:
+                values, pos = decode_plain(payload, start)
+                self.properties = _read_properties(values)
+            else:
+                pos = skip(payload, start)
+
+    def annotation_map(self) -> dict[Any, Any]:
+        return _map_or_empty(self.annotations, "message annotations")
+
+
+def _uint_or_none(value: Any, limit: int) -> int | None:
+    if value is None or (type(value) is int and 0 <= value <= limit):
+        return value
+    raise CodecError("a message's header has a field that is not of its type")
+
+
+def _map_or_empty(raw: bytes | None, what: str) -> dict[Any, Any]:
+    if raw is None:
+        return {}
+    value, _ = decode(raw, 0)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise CodecError(f"the {what} are not a map")
+    return value
+
+
+def encode_header(
+    durable: bool, priority: int | None, ttl_ms: int | None, delivery_count: int
+) -> bytes:
+    body = (
+        encode_boolean(durable)
+        + (NULL if priority is None else encode(UByte(priority)))
+        + (NULL if ttl_ms is None else encode_uint(ttl_ms))
+        + b"\x42"
+        + encode_uint(delivery_count)
+    )
+    return b"\x00\x53\x70" + compound(0xC0, 5, body)
+
+
+def encode_annotations(items: dict[Any, Any]) -> bytes:
+    return b"\x00\x53\x72" + encode_map(items)
+
+
+def _application_span(bare: bytes) -> tuple[int, int, int]:
+    """Where the application properties' section starts, its map starts, and it ends."""
+    pos, size = 0, len(bare)
+    while pos < size:
+        code, start = _descriptor(bare, pos)
+        if code == _APPLICATION:
+            return pos, start, skip(bare, start)
+        if code > _APPLICATION:
+            break
+        pos = skip(bare, start)
+    return pos, pos, pos
+
+
+def application_properties(bare: bytes) -> dict[str, Any]:
+    """The application's properties with their AMQP types."""
+    _, start, end = _application_span(bare)
+    return _map_or_empty(bare[start:end] or None, "application properties")
+
+
+def with_application_properties(bare: bytes, items: dict[str, Any]) -> bytes:
+    """The same message with other application properties; the body's bytes are untouched."""
+    start, _, end = _application_span(bare)
+    section = b"\x00\x53\x74" + encode_map(items) if items else b""
+    return bare[:start] + section + bare[end:]
+
+
+def typed_properties(bare: bytes) -> Properties:
+    """The properties with their AMQP types, for those who write them again or echo an id."""
+    if not bare:
+        return Properties()
+    code, start = _descriptor(bare, 0)
+    return _read_properties(decode(bare, start)[0]) if code == _PROPERTIES else Properties()
+
+
+def with_properties(bare: bytes, properties: Properties) -> bytes:
+    """The same message with other properties; the body's bytes are untouched."""
+    end = 0
+    if bare:
+        code, start = _descriptor(bare, 0)
+        end = skip(bare, start) if code == _PROPERTIES else 0
+    return properties.encoded() + bare[end:]
+
+
+def body_value(bare: bytes) -> Any:
+    """The one value of an amqp-value body, typed; what requests and replies are made of."""
+    pos, size = 0, len(bare)
+    while pos < size:
+        code, start = _descriptor(bare, pos)
+        if code == _VALUE:
+            return decode(bare, start)[0]
+        pos = skip(bare, start)
+    raise CodecError("the message has no value for its body")
+
+
+def batch_items(bare: bytes) -> list[bytes]:
+    """The messages of a batch: one encoded message a data section."""
+    items = []
+    pos, size = 0, len(bare)
+    while pos < size:
+        code, start = _descriptor(bare, pos)
+        end = skip(bare, start)
+        if code == _DATA:
+            if bare[start] == 0xA0:
+                items.append(bare[start + 2 : end])
+            elif bare[start] == 0xB0:
+                items.append(bare[start + 5 : end])
+            else:
+                raise CodecError("a data section is not binary")
+        pos = end
+    return items

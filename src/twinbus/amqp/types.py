@@ -1,0 +1,656 @@
+"""AMQP 1.0 types: bytes <-> Python values, with nothing lost on the way.
+
+Python's own types stand for the AMQP type that is closest to them (``int`` is *long*, ``float`` is
+*double*, ``str`` is *string*, ``bytes`` is *binary*); every other AMQP type has a small subclass
+here, so that a value that was decoded encodes to the same type again.
+
+There are two decoders over the same bytes. ``decode`` gives those typed values. ``decode_plain``
+gives bare ``int`` and ``str`` and is what reads the frames that come by the thousand: nobody asks
+of a delivery-id whether it was a *uint*.
+
+Input is hostile until it is decoded: every size is checked against the bytes there are before
+anything is allocated, and nesting is bounded. Whatever is wrong raises ``CodecError``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+MAX_DEPTH = 32
+# An array of nulls costs no bytes an element, so its count cannot be checked against its size. Few
+# are allowed: such arrays, three bytes each, may themselves be an array's elements.
+MAX_EMPTY_ELEMENTS = 32
+
+
+class CodecError(ValueError):
+    """The bytes are not AMQP, or the value has no AMQP encoding."""
+
+
+class UByte(int):
+    """0 to 255."""
+
+
+class UShort(int):
+    """0 to 65,535."""
+
+
+class UInt(int):
+    """0 to 2**32 - 1."""
+
+
+class ULong(int):
+    """0 to 2**64 - 1."""
+
+
+class Byte(int):
+    """-128 to 127."""
+
+
+class Short(int):
+    """-32,768 to 32,767."""
+
+
+class Int(int):
+    """-2**31 to 2**31 - 1; a bare ``int`` is a *long*."""
+
+
+class Timestamp(int):
+    """Milliseconds since 1970 in UTC, kept as a number: datetimes do not reach far enough."""
+
+
+class Float(float):
+    """32 bits; a bare ``float`` is a *double*."""
+
+
+class Char(str):
+    """One Unicode character."""
+
+
+class Symbol(str):
+    """An ASCII name from a constrained domain."""
+
+
+class Decimal32(bytes):
+    """IEEE 754 decimal, its 4 bytes as they came."""
+
+
+class Decimal64(bytes):
+    """IEEE 754 decimal, its 8 bytes as they came."""
+
+
+class Decimal128(bytes):
+    """IEEE 754 decimal, its 16 bytes as they came."""
+
+
+class Array(list[Any]):
+    """Elements of one type. ``code`` is their constructor, ``descriptor`` set if they have one."""
+
+    def __init__(self, items: list[Any], code: int, descriptor: Any = None) -> None:
+        super().__init__(items)
+        self.code = code
+        self.descriptor = descriptor
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Array):
+            return NotImplemented
+        same_type = (other.code, other.descriptor) == (self.code, self.descriptor)
+        return same_type and list.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A value with a descriptor that nobody registered a class for."""
+
+    descriptor: Any
+    value: Any
+
+
+Decoder = Callable[[bytes, int, int], tuple[Any, int]]
+Encoder = Callable[[Any], bytes]
+
+_pack_u16 = struct.Struct(">H").pack
+_pack_u32 = struct.Struct(">I").pack
+_pack_u64 = struct.Struct(">Q").pack
+_pack_i64 = struct.Struct(">q").pack
+_read_u32 = struct.Struct(">I").unpack_from
+
+NULL = b"\x40"
+_NULL_TRUE_FALSE = (None, True, False)
+
+# ---------------------------------------------------------------- decoding
+
+
+def _constant(value: Any) -> Decoder:
+    def read(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        return value, pos
+
+    return read
+
+
+def _number(fmt: str, cast: Callable[[Any], Any] | None) -> Decoder:
+    layout = struct.Struct(">" + fmt)
+    unpack, width = layout.unpack_from, layout.size
+
+    def read(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        return unpack(buf, pos)[0], pos + width
+
+    def read_cast(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        assert cast is not None
+        return cast(unpack(buf, pos)[0]), pos + width
+
+    return read_cast if cast else read
+
+
+def _octet(cast: Callable[[Any], Any] | None) -> Decoder:
+    def read(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        return buf[pos], pos + 1
+
+    def read_cast(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        assert cast is not None
+        return cast(buf[pos]), pos + 1
+
+    return read_cast if cast else read
+
+
+def _fixed(width: int, cast: Callable[[bytes], Any]) -> Decoder:
+    def read(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        end = pos + width
+        if end > len(buf):
+            raise CodecError(f"a value of {width} bytes runs past the end")
+        return cast(buf[pos:end]), end
+
+    return read
+
+
+def _variable(wide: bool, cast: Callable[[bytes], Any]) -> Decoder:
+    def read_small(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        start = pos + 1
+        end = start + buf[pos]
+        if end > len(buf):
+            raise CodecError(f"a value of {buf[pos]} bytes runs past the end")
+        return cast(buf[start:end]), end
+
+    def read_wide(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        start = pos + 4
+        end = start + _read_u32(buf, pos)[0]
+        if end > len(buf):
+            raise CodecError(f"a value of {end - start} bytes runs past the end")
+        return cast(buf[start:end]), end
+
+    return read_wide if wide else read_small
+
+
+def _extent(buf: bytes, pos: int, wide: bool) -> tuple[int, int, int]:
+    """Where a compound value's elements start and end, and how many there are."""
+    if wide:
+        size, count = _read_u32(buf, pos)[0], _read_u32(buf, pos + 4)[0]
+        start, end = pos + 8, pos + 4 + size
+    else:
+        size, count = buf[pos], buf[pos + 1]
+        start, end = pos + 2, pos + 1 + size
+    if end > len(buf) or start > end:
+        raise CodecError(f"a compound value of {size} bytes does not fit where it stands")
+    return start, end, count
+
+
+def _check_depth(depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise CodecError(f"values are nested more than {MAX_DEPTH} deep")
+
+
+def _list(table: list[Decoder], wide: bool) -> Decoder:
+    def read(buf: bytes, pos: int, depth: int) -> tuple[list[Any], int]:
+        start, end, count = _extent(buf, pos, wide)
+        if count > end - start:
+            raise CodecError(f"a list of {count} elements cannot fit in {end - start} bytes")
+        if depth >= MAX_DEPTH:
+            _check_depth(depth)
+        items: list[Any] = []
+        append = items.append
+        pos = start
+        depth += 1
+        for _ in range(count):
+            code = buf[pos]
+            pos += 1
+            if 0x40 <= code <= 0x42:  # most fields of most frames: not worth a call
+                append(_NULL_TRUE_FALSE[code - 0x40])
+            else:
+                value, pos = table[code](buf, pos, depth)
+                append(value)
+        if pos != end:
+            raise CodecError("a list's elements do not end where its size says")
+        return items, end
+
+    return read
+
+
+def _map(table: list[Decoder], wide: bool) -> Decoder:
+    read_list = _list(table, wide)
+
+    def read(buf: bytes, pos: int, depth: int) -> tuple[dict[Any, Any], int]:
+        items, end = read_list(buf, pos, depth)
+        if len(items) % 2:
+            raise CodecError("a map has a key without a value")
+        try:
+            return dict(zip(items[::2], items[1::2], strict=True)), end
+        except TypeError as error:
+            raise CodecError("a map's key is itself a list, a map or an array") from error
+
+    return read
+
+
+def _array(table: list[Decoder], wide: bool) -> Decoder:
+    def read(buf: bytes, pos: int, depth: int) -> tuple[Array, int]:
+        start, end, count = _extent(buf, pos, wide)
+        _check_depth(depth)
+        depth += 1
+        descriptor, pos, code = None, start + 1, buf[start]
+        if code == 0:
+            descriptor, pos = table[buf[pos]](buf, pos + 1, depth)
+            code = buf[pos]
+            pos += 1
+        if code not in _ELEMENTS:
+            raise CodecError(f"no array has elements of type 0x{code:02x}")
+        room = end - pos if code not in _ZERO_WIDTH else MAX_EMPTY_ELEMENTS
+        if count > room:
+            raise CodecError(f"an array of {count} elements cannot fit in {end - start} bytes")
+        element, items = table[code], []
+        for _ in range(count):
+            value, pos = element(buf, pos, depth)
+            items.append(value)
+        if pos != end:
+            raise CodecError("an array's elements do not end where its size says")
+        return Array(items, code, descriptor), end
+
+    return read
+
+
+def _described(table: list[Decoder]) -> Decoder:
+    def read(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+        _check_depth(depth)
+        descriptor, pos = table[buf[pos]](buf, pos + 1, depth + 1)
+        value, pos = table[buf[pos]](buf, pos + 1, depth + 1)
+        if not isinstance(descriptor, int | str):
+            raise CodecError("a descriptor is a number or a symbol")
+        build = _COMPOSITES.get(descriptor)
+        if build is None:
+            return Described(descriptor, value), pos
+        if not isinstance(value, list):
+            raise CodecError(f"the composite {descriptor!r} is not a list of fields")
+        return build(value), pos
+
+    return read
+
+
+def _unknown(buf: bytes, pos: int, depth: int) -> tuple[Any, int]:
+    raise CodecError(f"0x{buf[pos - 1]:02x} is not an AMQP type")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8")
+
+
+def _ascii(raw: bytes) -> str:
+    return raw.decode("ascii")
+
+
+def _symbol(raw: bytes) -> Symbol:
+    return Symbol(raw.decode("ascii"))
+
+
+def _char(raw: bytes) -> str:
+    return raw.decode("utf-32-be")
+
+
+def _typed_char(raw: bytes) -> Char:
+    return Char(raw.decode("utf-32-be"))
+
+
+def _uuid(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
+
+
+def _boolean(raw: int) -> bool:
+    if raw > 1:
+        raise CodecError(f"0x{raw:02x} is not a boolean")
+    return raw == 1
+
+
+_ZERO_WIDTH = frozenset((0x40, 0x41, 0x42, 0x43, 0x44, 0x45))
+
+
+def _build_table(typed: bool) -> list[Decoder]:
+    def cast(kind: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+        return kind if typed else None
+
+    table: list[Decoder] = [_unknown] * 256
+    table[0x00] = _described(table)
+    table[0x40], table[0x41], table[0x42] = _constant(None), _constant(True), _constant(False)
+    table[0x43] = _constant(UInt(0) if typed else 0)
+    table[0x44] = _constant(ULong(0) if typed else 0)
+    table[0x45] = lambda buf, pos, depth: ([], pos)
+    table[0x50], table[0x51] = _octet(cast(UByte)), _number("b", cast(Byte))
+    table[0x52], table[0x53] = _octet(cast(UInt)), _octet(cast(ULong))
+    table[0x54], table[0x55] = _number("b", cast(Int)), _number("b", None)
+    table[0x56] = _octet(_boolean)
+    table[0x60], table[0x61] = _number("H", cast(UShort)), _number("h", cast(Short))
+    table[0x70], table[0x71] = _number("I", cast(UInt)), _number("i", cast(Int))
+    table[0x72] = _number("f", cast(Float))
+    table[0x73] = _fixed(4, _typed_char if typed else _char)
+    table[0x74] = _fixed(4, Decimal32)
+    table[0x80], table[0x81] = _number("Q", cast(ULong)), _number("q", None)
+    table[0x82], table[0x83] = _number("d", None), _number("q", cast(Timestamp))
+    table[0x84] = _fixed(8, Decimal64)
+    table[0x94], table[0x98] = _fixed(16, Decimal128), _fixed(16, _uuid)
+    for base, wide in ((0xA0, False), (0xB0, True)):
+        table[base] = _variable(wide, bytes)
+        table[base + 1] = _variable(wide, _text)
+        table[base + 3] = _variable(wide, _symbol if typed else _ascii)
+    for base, wide in ((0xC0, False), (0xD0, True)):
+        table[base] = _list(table, wide)
+        table[base + 1] = _map(table, wide)
+    table[0xE0], table[0xF0] = _array(table, False), _array(table, True)
+    return table
+
+
+_COMPOSITES: dict[Any, Callable[[list[Any]], Any]] = {}
+_TYPED = _build_table(typed=True)
+_PLAIN = _build_table(typed=False)
+
+
+def register_composite(code: int, name: str, build: Callable[[list[Any]], Any]) -> None:
+    """Make the decoders answer ``build(fields)`` for this descriptor, by number and by name."""
+    _COMPOSITES[code] = build
+    _COMPOSITES[name] = build
+
+
+def _decoder(table: list[Decoder]) -> Callable[[bytes, int], tuple[Any, int]]:
+    def read(buf: bytes, pos: int = 0) -> tuple[Any, int]:
+        try:
+            return table[buf[pos]](buf, pos + 1, 0)
+        except CodecError:
+            raise
+        except (IndexError, struct.error) as error:
+            raise CodecError("the bytes end in the middle of a value") from error
+        except UnicodeDecodeError as error:
+            raise CodecError(f"text is not valid: {error}") from error
+
+    return read
+
+
+decode = _decoder(_TYPED)
+decode_plain = _decoder(_PLAIN)
+
+
+def decode_all(buf: bytes) -> Any:
+    """The one typed value that these bytes are."""
+    value, end = decode(buf, 0)
+    if end != len(buf):
+        raise CodecError(f"{len(buf) - end} bytes are left over behind the value")
+    return value
+
+
+def skip(buf: bytes, pos: int, depth: int = 0) -> int:
+    """Where the value at ``pos`` ends, without decoding what is in it."""
+    try:
+        code = buf[pos]
+        width = code >> 4
+        if code == 0:
+            _check_depth(depth)
+            return skip(buf, skip(buf, pos + 1, depth + 1), depth + 1)
+        if width in (0xA, 0xC, 0xE):
+            end = pos + 2 + buf[pos + 1]
+        elif width in (0xB, 0xD, 0xF):
+            end = pos + 5 + int(_read_u32(buf, pos + 1)[0])
+        elif width in _FIXED_WIDTHS:
+            end = pos + 1 + _FIXED_WIDTHS[width]
+        else:
+            raise CodecError(f"0x{code:02x} is not an AMQP type")
+    except (IndexError, struct.error) as error:
+        raise CodecError("the bytes end in the middle of a value") from error
+    if end > len(buf):
+        raise CodecError("a value runs past the end")
+    return end
+
+
+_FIXED_WIDTHS = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+
+# ---------------------------------------------------------------- encoding
+
+
+def _ranged(name: str, low: int, high: int, write: Encoder) -> Encoder:
+    def encode_ranged(value: Any) -> bytes:
+        if not low <= value <= high:
+            raise CodecError(f"{value} is out of range for {name}")
+        return write(value)
+
+    return encode_ranged
+
+
+def encode_boolean(value: bool) -> bytes:
+    return b"\x41" if value else b"\x42"
+
+
+def encode_uint(value: int) -> bytes:
+    if value == 0:
+        return b"\x43"
+    if 0 < value < 256:
+        return bytes((0x52, value))
+    if not 0 <= value < 1 << 32:
+        raise CodecError(f"{value} is out of range for uint")
+    return b"\x70" + _pack_u32(value)
+
+
+def encode_ulong(value: int) -> bytes:
+    if value == 0:
+        return b"\x44"
+    if 0 < value < 256:
+        return bytes((0x53, value))
+    if not 0 <= value < 1 << 64:
+        raise CodecError(f"{value} is out of range for ulong")
+    return b"\x80" + _pack_u64(value)
+
+
+def encode_int(value: int) -> bytes:
+    if -128 <= value < 128:
+        return b"\x54" + struct.pack(">b", value)
+    if not -(1 << 31) <= value < 1 << 31:
+        raise CodecError(f"{value} is out of range for int")
+    return b"\x71" + struct.pack(">i", value)
+
+
+def encode_long(value: int) -> bytes:
+    if -128 <= value < 128:
+        return b"\x55" + struct.pack(">b", value)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise CodecError(f"{value} is out of range for long")
+    return b"\x81" + _pack_i64(value)
+
+
+def encode_timestamp(value: int) -> bytes:
+    return b"\x83" + _pack_i64(value)
+
+
+def encode_string(value: str) -> bytes:
+    return _sized(0xA1, value.encode("utf-8"))
+
+
+def encode_symbol(value: str) -> bytes:
+    return _sized(0xA3, value.encode("ascii"))
+
+
+def encode_binary(value: bytes) -> bytes:
+    return _sized(0xA0, value)
+
+
+def _sized(small_code: int, raw: bytes) -> bytes:
+    size = len(raw)
+    if size < 256:
+        return bytes((small_code, size)) + raw
+    return bytes((small_code + 0x10,)) + _pack_u32(size) + raw
+
+
+def compound(small_code: int, count: int, body: bytes) -> bytes:
+    """A list, a map or an array around elements that are already encoded."""
+    size = len(body)
+    if size < 255 and count < 256:
+        return bytes((small_code, size + 1, count)) + body
+    return bytes((small_code + 0x10,)) + _pack_u32(size + 4) + _pack_u32(count) + body
+
+
+def encode_list(items: list[Any] | tuple[Any, ...]) -> bytes:
+    if not items:
+        return b"\x45"
+    return compound(0xC0, len(items), b"".join([encode(item) for item in items]))
+
+
+def encode_map(items: dict[Any, Any]) -> bytes:
+    parts: list[bytes] = []
+    for key, value in items.items():
+        parts += (encode(key), encode(value))
+    return compound(0xC1, len(parts), b"".join(parts))
+
+
+def encode_array(array: Array) -> bytes:
+    write = _ELEMENTS.get(array.code)
+    if write is None:
+        raise CodecError(f"no array has elements of type 0x{array.code:02x}")
+    try:
+        body = b"".join([write(item) for item in array])
+    except (struct.error, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CodecError(f"an element does not fit an array of 0x{array.code:02x}") from error
+    constructor = bytes((array.code,))
+    if array.descriptor is not None:
+        constructor = b"\x00" + encode(array.descriptor) + constructor
+    return compound(0xE0, len(array), constructor + body)
+
+
+def _packed(fmt: str) -> Encoder:
+    return struct.Struct(">" + fmt).pack
+
+
+def _narrow(raw: bytes) -> bytes:
+    return bytes((len(raw),)) + raw
+
+
+def _wide(raw: bytes) -> bytes:
+    return _pack_u32(len(raw)) + raw
+
+
+def _compound_element(encode_whole: Encoder, wide: bool) -> Encoder:
+    """A compound element of an array has the one size that the array's constructor promised."""
+
+    def write(value: Any) -> bytes:
+        whole = encode_whole(value)
+        if whole == b"\x45":
+            whole = b"\xc0\x01\x00"
+        is_wide = whole[0] & 0x10
+        if is_wide and not wide:
+            raise CodecError("an element is too large for its array's type")
+        if wide and not is_wide:
+            return _pack_u32(whole[1] + 3) + _pack_u32(whole[2]) + whole[3:]
+        return whole[1:]
+
+    return write
+
+
+def _nothing(expected: Any) -> Encoder:
+    """An element without bytes: its array's type has said all that there is to it."""
+
+    def write(value: Any) -> bytes:
+        if value != expected:
+            raise CodecError(f"an array that holds only {expected!r} cannot hold {value!r}")
+        return b""
+
+    return write
+
+
+def _exact(width: int) -> Encoder:
+    def write(value: bytes) -> bytes:
+        if not isinstance(value, bytes) or len(value) != width:
+            raise CodecError(f"{value!r} is not {width} bytes long")
+        return value
+
+    return write
+
+
+def _one_char(value: str) -> bytes:
+    if len(value) != 1:
+        raise CodecError(f"{value!r} is not one character")
+    return value.encode("utf-32-be")
+
+
+_ELEMENTS: dict[int, Encoder] = {
+    0x40: _nothing(None), 0x41: _nothing(True), 0x42: _nothing(False), 0x43: _nothing(0),
+    0x44: _nothing(0), 0x45: _nothing([]),
+    0x50: _packed("B"), 0x51: _packed("b"), 0x52: _packed("B"), 0x53: _packed("B"),
+    0x54: _packed("b"), 0x55: _packed("b"), 0x56: _packed("?"), 0x60: _packed("H"),
+    0x61: _packed("h"), 0x70: _packed("I"), 0x71: _packed("i"), 0x72: _packed("f"),
+    0x73: _one_char, 0x74: _exact(4), 0x80: _packed("Q"),
+    0x81: _packed("q"), 0x82: _packed("d"), 0x83: _packed("q"), 0x84: _exact(8), 0x94: _exact(16),
+    0x98: lambda value: value.bytes, 0xA0: _narrow, 0xB0: _wide,
+    0xA1: lambda value: _narrow(value.encode()), 0xB1: lambda value: _wide(value.encode()),
+    0xA3: lambda value: _narrow(value.encode("ascii")),
+    0xB3: lambda value: _wide(value.encode("ascii")),
+    0xC0: _compound_element(encode_list, False), 0xD0: _compound_element(encode_list, True),
+    0xC1: _compound_element(encode_map, False), 0xD1: _compound_element(encode_map, True),
+    0xE0: _compound_element(encode_array, False), 0xF0: _compound_element(encode_array, True),
+}  # fmt: skip
+
+
+def _encode_described(value: Described) -> bytes:
+    return b"\x00" + encode(value.descriptor) + encode(value.value)
+
+
+_ENCODERS: dict[type, Encoder] = {
+    type(None): lambda value: NULL,
+    bool: encode_boolean,
+    UByte: _ranged("ubyte", 0, 255, lambda value: bytes((0x50, value))),
+    UShort: _ranged("ushort", 0, 65535, lambda value: b"\x60" + _pack_u16(value)),
+    UInt: encode_uint,
+    ULong: encode_ulong,
+    Byte: _ranged("byte", -128, 127, lambda value: b"\x51" + struct.pack(">b", value)),
+    Short: _ranged("short", -32768, 32767, lambda value: b"\x61" + struct.pack(">h", value)),
+    Int: encode_int,
+    int: encode_long,
+    Timestamp: encode_timestamp,
+    Float: lambda value: b"\x72" + struct.pack(">f", value),
+    float: lambda value: b"\x82" + struct.pack(">d", value),
+    Char: lambda value: b"\x73" + _one_char(value),
+    Decimal32: lambda value: b"\x74" + _ELEMENTS[0x74](value),
+    Decimal64: lambda value: b"\x84" + _ELEMENTS[0x84](value),
+    Decimal128: lambda value: b"\x94" + _ELEMENTS[0x94](value),
+    UUID: lambda value: b"\x98" + value.bytes,
+    bytes: encode_binary,
+    str: encode_string,
+    Symbol: encode_symbol,
+    list: encode_list,
+    tuple: encode_list,
+    dict: encode_map,
+    Array: encode_array,
+    Described: _encode_described,
+}
+
+
+def register_encoder(kind: type, write: Encoder) -> None:
+    """Teach ``encode`` a composite class."""
+    _ENCODERS[kind] = write
+
+
+def encode(value: Any) -> bytes:
+    """The AMQP encoding of a value, in the shortest form of its type."""
+    try:
+        write = _ENCODERS[type(value)]
+    except KeyError:
+        raise CodecError(f"{type(value).__name__} has no AMQP encoding") from None
+    try:
+        return write(value)
+    except (struct.error, UnicodeEncodeError, OverflowError) as error:
+        raise CodecError(f"{value!r} cannot be encoded: {error}") from error

@@ -1,0 +1,104 @@
+"""Group commit: while one batch is being made durable, the next one gathers.
+
+The rows are written on the event loop's thread, where it costs microseconds; only the commit,
+which waits for the disk with the interpreter's lock released, goes to a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.store import Batch, StoreError
+
+log = logging.getLogger("twinbus.broker")
+
+# Senders are not read from while this much waits for the disk.
+MAX_WAITING_BYTES = 16 << 20
+
+
+class Committer:
+    """Takes a namespace's batches to its store, one after the other."""
+
+    def __init__(self, namespace: Namespace, clock: Callable[[], int]) -> None:
+        self.namespace = namespace
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"commit-{namespace.name}")
+        self._running = False
+        self._failing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._in_flight = 0
+        self._paused: list[Callable[[], None]] = []
+        namespace.store.on_change = self._request
+        if namespace.store.batch:
+            self._request()
+
+    @property
+    def is_overloaded(self) -> bool:
+        return self._in_flight + self.namespace.store.batch.size > MAX_WAITING_BYTES
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        self._paused.append(callback)
+
+    async def drain(self) -> None:
+        """Wait until everything that was asked for is on disk."""
+        while self._running:
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        await self.drain()
+        self._thread.shutdown()
+        self.namespace.store.close()
+
+    def _request(self) -> None:
+        if not self._running:
+            self._running = True
+            self._idle.clear()
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        store = self.namespace.store
+        batch = store.take_batch()
+        self._in_flight = batch.size
+        try:
+            store.apply(batch)
+        except StoreError as error:
+            self._finish(batch, error)
+            return
+        commit = self._loop.run_in_executor(self._thread, store.commit)
+        commit.add_done_callback(partial(self._committed, batch))
+
+    def _committed(self, batch: Batch, commit: asyncio.Future[None]) -> None:
+        error = commit.exception()
+        if error is not None and not isinstance(error, StoreError):
+            raise error
+        self._finish(batch, error)
+
+    def _finish(self, batch: Batch, error: StoreError | None) -> None:
+        if error is not None:
+            self.namespace.store.rollback()
+        self._report(error)
+        self._in_flight = 0
+        self.namespace.committed(batch, error, self._clock())
+        paused, self._paused = self._paused, []
+        for resume in paused:
+            resume()
+        if self.namespace.store.batch:
+            self._loop.call_soon(self._write)
+        else:
+            self._running = False
+            self._idle.set()
+
+    def _report(self, error: StoreError | None) -> None:
+        """Say once that the disk fails, and once that it is well again."""
+        if error is not None and not self._failing:
+            log.error("store of '%s' refuses: %s", self.namespace.name, error)
+        elif error is None and self._failing:
+            log.warning("store of '%s' is well again", self.namespace.name)
+        self._failing = error is not None

@@ -1,0 +1,664 @@
+"""One client of a namespace: Service Bus's dialect of AMQP.
+
+AMQP's events come in, and mean something here: a link to ``orders`` is a sender or a receiver of
+that queue, a link to ``$cbs`` takes tokens, one to ``orders/$management`` takes requests. Pure like
+everything below it: the server gives it bytes and the time, and takes the bytes it has to send.
+
+Errors of the client's own making are answered to the client, as the rejection of a message, the
+refusal of a link or the status of a request; the text says what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from twinbus.amqp.connection import Connection, Phase
+from twinbus.amqp.events import (
+    Closed,
+    Delivery,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    Opened,
+    SessionEnded,
+    Settlement,
+)
+from twinbus.amqp.message import (
+    BATCH_FORMAT,
+    Message,
+    Properties,
+    application_properties,
+    batch_items,
+    body_value,
+    typed_properties,
+    with_application_properties,
+)
+from twinbus.amqp.performatives import (
+    ACCEPTED,
+    Accepted,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+    Source,
+)
+from twinbus.amqp.session import RECEIVER, SENDER, Link, LinkState
+from twinbus.amqp.types import CodecError, Described, Int, Symbol, encode
+from twinbus.broker.access import AccessError, Grant, Token, resource_path, verify
+from twinbus.broker.delivery import payload, ticks
+from twinbus.broker.descriptions import Claim
+from twinbus.broker.entities import Entity, EntityDisabledError, NotAllowedError
+from twinbus.broker.management import OPERATIONS, Reply, Request, refusal, reply_properties
+from twinbus.broker.namespace import MAX_MESSAGE_BYTES, MessageError, Namespace, TooLargeError
+from twinbus.broker.queue import Burial, Queue, QueueError
+from twinbus.broker.sessions import Session, SessionQueue, Waiter
+from twinbus.broker.store import Entry, StoreError
+
+log = logging.getLogger("twinbus.broker")
+
+IDLE_TIMEOUT_S = 240.0
+SEND_CREDIT = 1_000
+REQUEST_CREDIT = 100
+SESSION_FILTER = Symbol("com.microsoft:session-filter")
+LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
+ATTACH_TIMEOUT = Symbol("com.microsoft:timeout")
+DEAD_LETTER = "com.microsoft:dead-letter"
+DEFAULT_ATTACH_TIMEOUT_MS = 60_000
+MAX_WAITING_REPLIES = 1_000
+MAX_PENDING_BYTES = 1 << 20
+
+_ACCEPTED = encode(ACCEPTED)
+_REJECTED = encode(Rejected())
+
+
+class UnauthorizedError(QueueError):
+    condition = "amqp:unauthorized-access"
+
+
+class TimedOutError(QueueError):
+    condition = "com.microsoft:timeout"
+
+
+def error_of(error: Exception) -> Error:
+    """An exception of ours as AMQP says it."""
+    if isinstance(error, QueueError):
+        return Error(error.condition, str(error))
+    if isinstance(error, StoreError):
+        reply = refusal(error)
+        return Error(str(reply.condition), reply.description)
+    raise error
+
+
+def path_of(address: Any) -> str:
+    """The path in a link's address, which may be a whole URI."""
+    if not isinstance(address, str):
+        return ""
+    path = urlsplit(address).path if "://" in address else address
+    return unquote(path).strip("/")
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """A link that a client sends on."""
+
+    entity: Entity
+    path: str
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One end of a request-response pair: ``$cbs``, or an entity's ``$management``."""
+
+    path: str
+    waiting: deque[bytes] = field(default_factory=deque)
+
+
+class Receiver:
+    """A link that a client receives on."""
+
+    def __init__(self, client: Client, link: Link, entity: Entity, queue: Queue, path: str) -> None:
+        self.client = client
+        self.link = link
+        self.entity = entity
+        self.queue = queue
+        self.path = path
+        assert link.remote is not None
+        self.deletes = link.remote.snd_settle_mode == 1
+        self.session: Session | None = None
+        self.waiter: Waiter | None = None
+        self.deadline_ms = 0
+        self._reserved = 0
+
+    def demand(self) -> int:
+        link = self.link
+        client = self.client
+        if not client.writable or not link.can_send:
+            return 0
+        if client.amqp.pending > MAX_PENDING_BYTES:
+            client.starved = True  # it goes on when these bytes have been handed to the socket
+            return 0
+        return link.credit - self._reserved
+
+    def reserve(self, count: int) -> None:
+        self._reserved += count
+
+    def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
+        if self.link.state is not LinkState.ATTACHED:
+            return  # receive-and-delete: the receiver left while its message was being deleted
+        self.link.send(payload(entry, locked_until_ms), token, self.deletes)
+        self.client.touch()
+
+    def lose(self, error: QueueError) -> None:
+        self.session = None
+        self.client.drop(self.link, error)
+        self.client.touch()
+
+    def finish_drain(self) -> None:
+        if self.link.drain and self.link.credit > 0 and not self._reserved:
+            self.link.finish_drain()
+
+    def close(self, now_ms: int) -> None:
+        self.queue.remove_consumer(self)
+        if isinstance(self.queue, SessionQueue):
+            if self.waiter is not None:
+                self.queue.stop_waiting(self.waiter)
+            if self.session is not None:
+                self.queue.close_session(self.session, now_ms)
+
+
+Context = Producer | Node | Receiver
+
+
+class Client:
+    """One connection's conversation with a namespace."""
+
+    def __init__(
+        self, namespace: Namespace, clock: Callable[[], int], on_output: Callable[[Client], None]
+    ) -> None:
+        self.namespace = namespace
+        self.writable = True
+        self.starved = False
+        self.amqp = Connection(
+            server=True, container_id=namespace.name, idle_timeout_s=IDLE_TIMEOUT_S
+        )
+        self._clock = clock
+        self._on_output = on_output
+        self._grants: dict[str, Grant] = {}
+        self._links: dict[Link, Context] = {}
+
+    # -- what the server calls
+
+    @property
+    def is_open(self) -> bool:
+        return self.amqp.phase is not Phase.CLOSED
+
+    @property
+    def is_opened(self) -> bool:
+        return self.amqp.phase is Phase.OPEN
+
+    def receive(self, data: bytes) -> None:
+        for event in self.amqp.receive(data):
+            self._handle(event)
+        self.namespace.pump(self._clock())
+        self.touch()
+
+    def _handle(self, event: Event) -> None:
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event)
+
+    def touch(self) -> None:
+        """There is something to write."""
+        self._on_output(self)
+
+    def resume(self) -> None:
+        """There is room to write again."""
+        self.writable, self.starved = True, False
+        for context in list(self._links.values()):
+            if isinstance(context, Receiver):
+                self.namespace.pump_queue(context.queue, self._clock())
+        self.touch()
+
+    def tick(self, now_s: float) -> None:
+        event = self.amqp.tick(now_s)
+        if event is not None:
+            self._handle(event)
+        self._end_expired(self._clock())
+        self.touch()
+
+    def disconnect(self) -> None:
+        """The socket is gone."""
+        now_ms = self._clock()
+        contexts, self._links = self._links, {}
+        for context in contexts.values():
+            if isinstance(context, Receiver):
+                context.close(now_ms)
+        self.namespace.pump(now_ms)
+
+    # -- access
+
+    def _require(self, path: str, claim: Claim) -> None:
+        now_s = self._clock() / 1000
+        if not any(grant.allows(path, claim, now_s) for grant in self._grants.values()):
+            raise UnauthorizedError(
+                f"Unauthorized access. '{claim}' claim is required for '{path}': put a token that "
+                "has it, and has not expired, to $cbs first."
+            )
+
+    def _require_any(self, path: str) -> None:
+        now_s = self._clock() / 1000
+        for grant in self._grants.values():
+            if grant.covers(path) and now_s < grant.expires_s:
+                return
+        raise UnauthorizedError(
+            f"Unauthorized access to '{path}': put a token for it to $cbs first."
+        )
+
+    def _end_expired(self, now_ms: int) -> None:
+        """Links whose token has expired end, and so do waits for a session that took too long."""
+        if not self._links:
+            return
+        for link, context in list(self._links.items()):
+            try:
+                self._check_still_good(context, now_ms)
+            except QueueError as error:
+                self.drop(link, error)
+
+    def _check_still_good(self, context: Context, now_ms: int) -> None:
+        if isinstance(context, Producer):
+            self._require(context.path, Claim.SEND)
+        elif isinstance(context, Receiver):
+            self._require(context.path, Claim.LISTEN)
+            if context.waiter is not None and now_ms >= context.deadline_ms:
+                raise TimedOutError(
+                    f"No session of '{context.path}' came free within the time asked for."
+                )
+        elif context.path != "$cbs":
+            self._require_any(context.path)
+
+    def drop(self, link: Link, error: QueueError) -> None:
+        """End a link from this side, with the reason."""
+        context = self._links.pop(link, None)
+        if isinstance(context, Receiver):
+            context.close(self._clock())
+        if link.state is LinkState.ATTACHING:
+            link.refuse(error_of(error))
+        else:
+            link.detach(error_of(error))
+
+    # -- links
+
+    def _on_attached(self, event: LinkAttached) -> None:
+        link, attach = event.link, event.attach
+        end = attach.target if link.role == RECEIVER else attach.source
+        path = path_of(getattr(end, "address", None))
+        try:
+            self._attach(link, path)
+        except QueueError as error:
+            log.info("link to '%s/%s' refused: %s", self.namespace.name, path, error)
+            self._links.pop(link, None)
+            link.refuse(error_of(error))
+
+    def _attach(self, link: Link, path: str) -> None:
+        lowered = path.lower()
+        if lowered == "$cbs":
+            self._attach_node(link, "$cbs")
+        elif lowered.endswith("/$management"):
+            node = path[: -len("/$management")]
+            self._require_any(node)
+            self.namespace.directory.resolve(node)
+            self._attach_node(link, node)
+        elif link.role == RECEIVER:
+            self._attach_producer(link, path)
+        else:
+            self._attach_receiver(link, path)
+
+    def _attach_node(self, link: Link, path: str) -> None:
+        self._links[link] = Node(path)
+        link.accept(max_message_size=MAX_MESSAGE_BYTES)
+        if link.role == RECEIVER:
+            link.grant(REQUEST_CREDIT)
+
+    def _attach_producer(self, link: Link, path: str) -> None:
+        self._require(path, Claim.SEND)
+        entity = self.namespace.directory.entity(path)
+        if not entity.sized.status.may_send:
+            raise EntityDisabledError(f"'{path}' is currently disabled for sending.")
+        self._links[link] = Producer(entity, path)
+        link.accept(max_message_size=MAX_MESSAGE_BYTES)
+        link.grant(SEND_CREDIT)
+
+    def _attach_receiver(self, link: Link, path: str) -> None:
+        self._require(path, Claim.LISTEN)
+        entity, queue = self.namespace.directory.resolve(path)
+        if not entity.received.status.may_receive:
+            raise EntityDisabledError(f"'{path}' is currently disabled for receiving.")
+        if entity.received.forward_to is not None and queue is entity.queue:
+            raise NotAllowedError(
+                f"'{path}' forwards to '{entity.received.forward_to}'; receive from there."
+            )
+        entity.accessed_ms = self._clock()
+        receiver = Receiver(self, link, entity, queue, path)
+        wanted = _session_filter(link)
+        if isinstance(queue, SessionQueue) != (wanted is not _NO_FILTER):
+            hint = "accept a session" if wanted is _NO_FILTER else "receive without a session"
+            raise NotAllowedError(
+                f"It is not possible for '{path}' to be received from this way: {hint}."
+            )
+        self._links[link] = receiver
+        if isinstance(queue, SessionQueue):
+            self._accept_session(receiver, queue, wanted)
+        else:
+            link.accept(max_message_size=MAX_MESSAGE_BYTES)
+            queue.add_consumer(receiver)
+
+    def _accept_session(self, receiver: Receiver, queue: SessionQueue, wanted: Any) -> None:
+        now_ms = self._clock()
+        if isinstance(wanted, str):
+            self._start_session(receiver, queue.accept(wanted, receiver, now_ms))
+            return
+        session = queue.accept_next(receiver, now_ms)
+        if session is not None:
+            self._start_session(receiver, session)
+            return
+        assert receiver.link.remote is not None
+        asked = (receiver.link.remote.properties or {}).get(ATTACH_TIMEOUT)
+        receiver.deadline_ms = now_ms + (
+            int(asked) if isinstance(asked, int) else DEFAULT_ATTACH_TIMEOUT_MS
+        )
+        receiver.waiter = Waiter(receiver, partial(self._start_session, receiver))
+        queue.wait(receiver.waiter)
+
+    def _start_session(self, receiver: Receiver, session: Session) -> None:
+        link = receiver.link
+        receiver.session, receiver.waiter = session, None
+        assert link.remote is not None
+        assert isinstance(link.remote.source, Source)
+        filters = dict(link.remote.source.filter or {})
+        asked = filters.get(SESSION_FILTER)
+        answer: Any = session.id
+        if isinstance(asked, Described):
+            answer = Described(asked.descriptor, session.id)
+        filters[SESSION_FILTER] = answer
+        link.accept(
+            source=replace(link.remote.source, filter=filters),
+            max_message_size=MAX_MESSAGE_BYTES,
+            properties={LOCKED_UNTIL: ticks(session.until_ms)},
+        )
+        self.touch()
+
+    def _on_detached(self, event: LinkDetached) -> None:
+        self._forget(event.link)
+
+    def _forget(self, link: Link) -> None:
+        context = self._links.pop(link, None)
+        if isinstance(context, Receiver):
+            context.close(self._clock())
+
+    def _on_session_ended(self, event: SessionEnded) -> None:
+        for link in event.session.links:
+            self._forget(link)
+        if event.error is not None:
+            log.info("session of a client of '%s' ended: %s", self.namespace.name, event.error)
+
+    def _on_closed(self, event: Closed) -> None:
+        if event.error is not None:
+            log.info(
+                "connection to '%s' closed: %s: %s",
+                *(self.namespace.name, event.error.condition, event.error.description),
+            )
+
+    def _on_opened(self, event: Opened) -> None:
+        log.debug("'%s' opened by %s", self.namespace.name, event.open.container_id)
+
+    def _on_flow(self, event: LinkFlow) -> None:
+        context = self._links.get(event.link)
+        if isinstance(context, Receiver):
+            self.namespace.pump_queue(context.queue, self._clock())
+            context.finish_drain()
+        elif isinstance(context, Node):
+            self._send_waiting(event.link, context)
+
+    # -- messages in
+
+    def _on_delivery(self, event: Delivery) -> None:
+        link = event.link
+        context = self._links.get(link)
+        if isinstance(context, Producer) and link.credit < SEND_CREDIT // 2:
+            link.grant(SEND_CREDIT)
+        try:
+            if isinstance(context, Producer):
+                self._on_message(context, event)
+            elif isinstance(context, Node):
+                self._on_request(context, event)
+                # Not each time: clients read one frame a turn, and their turns are slow.
+                if link.credit < REQUEST_CREDIT // 2:
+                    link.grant(REQUEST_CREDIT)
+        except (QueueError, StoreError) as error:
+            self._settle_incoming(event, error)
+
+    def _on_message(self, producer: Producer, event: Delivery) -> None:
+        if event.payload is None:
+            raise TooLargeError(
+                f"The message for '{producer.path}' is over the limit of {MAX_MESSAGE_BYTES} bytes."
+            )
+        payloads = [event.payload]
+        if event.message_format == BATCH_FORMAT:
+            payloads = _batch(event.payload)
+        done = partial(self._settle_incoming, event)
+        self.namespace.send(producer.entity, payloads, self._clock(), done)
+
+    def _settle_incoming(self, event: Delivery, error: Exception | None) -> None:
+        """The message is stored, or it is not: tell its sender."""
+        link = event.link
+        if link.state is not LinkState.ATTACHED:
+            return
+        if event.settled:
+            # The sender waits for no answer, so the only way to tell it is to end the link.
+            if error is not None:
+                link.detach(error_of(error))
+        else:
+            state = _ACCEPTED if error is None else encode(Rejected(error_of(error)))
+            link.session.settle(RECEIVER, event.delivery_id, state)
+        self.touch()
+
+    # -- settlements
+
+    def _on_settlement(self, event: Settlement) -> None:
+        receiver = self._links.get(event.link)
+        if not isinstance(receiver, Receiver):
+            return
+        state = event.state
+        try:
+            if type(state) is Accepted:
+                receiver.queue.complete(event.tag, partial(self._confirm, event, _ACCEPTED))
+            else:
+                self._settle(receiver, event)
+        except (QueueError, StoreError) as error:
+            self._confirm(event, b"", error)
+
+    def _settle(self, receiver: Receiver, event: Settlement) -> None:
+        queue, token, state = receiver.queue, event.tag, event.state
+        if isinstance(state, Rejected):
+            burial = partial(_burial, state.error)
+            queue.dead_letter(token, burial, partial(self._confirm, event, _REJECTED))
+            return
+        done = partial(self._confirm, event, b"" if state is None else encode(state))
+        if isinstance(state, Modified):
+            changes = {str(key): value for key, value in (state.message_annotations or {}).items()}
+            if state.undeliverable_here:
+                queue.defer(token, done, changes)
+            else:
+                queue.abandon(token, self._clock(), done, changes)
+        elif state is None or isinstance(state, Released):
+            # Settled without an outcome is not a success: the message goes back.
+            queue.release(token, self._clock(), done)
+
+    def _confirm(self, event: Settlement, state: bytes, error: Exception | None) -> None:
+        """The settlement is on disk, or it is not: tell the receiver, unless it does not wait."""
+        if event.settled or event.link.state is not LinkState.ATTACHED:
+            return
+        if error is not None:
+            state = encode(Rejected(error_of(error)))
+        event.link.session.settle(SENDER, event.delivery_id, state)
+        self.touch()
+
+    # -- requests
+
+    def _on_request(self, node: Node, event: Delivery) -> None:
+        if event.payload is None:
+            raise TooLargeError(f"The request to '{node.path}' is too large.")
+        try:
+            message = Message.parse(event.payload)
+            properties = typed_properties(message.bare)
+            values = application_properties(message.bare)
+            body = body_value(message.bare)
+        except CodecError as error:
+            raise MessageError(f"The request to '{node.path}' cannot be read: {error}") from error
+        reply = partial(self._reply, node, properties)
+        if node.path == "$cbs":
+            self._put_token(values, body, reply)
+        else:
+            self._manage(node, values, body, reply)
+        self._settle_incoming(event, None)
+
+    def _put_token(
+        self, values: dict[str, Any], body: Any, reply: Callable[[dict[str, Any], Any], None]
+    ) -> None:
+        try:
+            status, text = self._take_token(values, body)
+        except AccessError as error:
+            log.warning("token for '%s' refused: %s", self.namespace.name, error)
+            status, text = 401, f"Unauthorized: {error}."
+        reply({"status-code": Int(status), "status-description": text}, None)
+
+    def _take_token(self, values: dict[str, Any], body: Any) -> tuple[int, str]:
+        if values.get("operation") != "put-token":
+            return 400, f"$cbs knows put-token only, not {values.get('operation')!r}."
+        if not isinstance(body, str):
+            return 400, "The token is not a string."
+        audience = resource_path(str(values.get("name", ""))).removesuffix("/$management")
+        token = Token.parse(body)
+        now_s = self._clock() / 1000
+        grant = verify(
+            token, self.namespace.directory.access_rules(resource_path(token.resource)), now_s
+        )
+        if not grant.covers(audience):
+            raise AccessError(f"the token is for '{grant.path}', not for '{audience}'")
+        self._grants[audience] = replace(grant, path=audience)
+        # Whether the entity exists is for the link to find out: refusing the token would make
+        # clients speak of authentication.
+        return 202, "Accepted"
+
+    def _manage(
+        self,
+        node: Node,
+        values: dict[str, Any],
+        body: Any,
+        reply: Callable[[dict[str, Any], Any], None],
+    ) -> None:
+        def answer(result: Reply) -> None:
+            reply(reply_properties(result), result.body)
+
+        try:
+            name = values.get("operation")
+            known = OPERATIONS.get(name) if isinstance(name, str) else None
+            if known is None:
+                raise MessageError(f"'{node.path}' does not know the operation {name!r}.")
+            if not isinstance(body, dict):
+                raise MessageError("The request's body is not a map.")
+            claim, operation = known
+            self._require(node.path, claim)
+            entity, queue = self.namespace.directory.resolve(node.path)
+            request = Request(self.namespace, entity, queue, self._clock(), body, answer)
+            operation(request)
+        except (QueueError, StoreError) as error:
+            answer(refusal(error))
+
+    def _reply(self, node: Node, request: Properties, values: dict[str, Any], body: Any) -> None:
+        properties = Properties(correlation_id=request.message_id)
+        values = {key: Int(value) if type(value) is int else value for key, value in values.items()}
+        message = with_application_properties(properties.encoded(), values)
+        message += b"\x00\x53\x77" + encode(body)
+        link = self._reply_link(node, request.reply_to)
+        if link is None:
+            log.info("nobody listens for the answers of '%s'", node.path)
+            return
+        context = self._links[link]
+        assert isinstance(context, Node)
+        if len(context.waiting) >= MAX_WAITING_REPLIES:
+            self.amqp.close(Error("amqp:resource-limit-exceeded", "answers are not being read"))
+        context.waiting.append(message)
+        self._send_waiting(link, context)
+        self.touch()
+
+    def _reply_link(self, node: Node, reply_to: str | None) -> Link | None:
+        """The link the answer goes to: the one the request names, or the node's only one."""
+        candidates = [
+            link
+            for link, context in self._links.items()
+            if link.role == SENDER and isinstance(context, Node) and context.path == node.path
+        ]
+        for link in candidates:
+            assert link.remote is not None
+            if reply_to and getattr(link.remote.target, "address", None) == reply_to:
+                return link
+        return candidates[-1] if candidates else None
+
+    def _send_waiting(self, link: Link, node: Node) -> None:
+        while node.waiting and link.can_send:
+            message = node.waiting.popleft()
+            link.send(message, link.delivery_count.to_bytes(4), settled=True)
+
+
+_HANDLERS: dict[type[Any], Callable[[Client, Any], None]] = {
+    LinkAttached: Client._on_attached,
+    LinkDetached: Client._on_detached,
+    LinkFlow: Client._on_flow,
+    Delivery: Client._on_delivery,
+    Settlement: Client._on_settlement,
+    SessionEnded: Client._on_session_ended,
+    Closed: Client._on_closed,
+    Opened: Client._on_opened,
+}
+
+
+def _batch(payload_: bytes) -> list[bytes]:
+    try:
+        return batch_items(Message.parse(payload_).bare)
+    except CodecError as error:
+        raise MessageError(f"The batch cannot be read: {error}") from error
+
+
+def _burial(error: Error | None, entry: Entry) -> Burial:
+    info = dict(error.info or {}) if error is not None else {}
+    reason = info.pop("DeadLetterReason", None)
+    text = info.pop("DeadLetterErrorDescription", None)
+    if error is not None and error.condition != DEAD_LETTER and reason is None:
+        reason, text = error.condition, error.description
+    return Burial(entry, reason, text, {str(key): value for key, value in info.items()})
+
+
+class _NoFilter:
+    """The link asks for no session."""
+
+
+_NO_FILTER = _NoFilter()
+
+
+def _session_filter(link: Link) -> Any:
+    """The session that a link asks for: a name, None for any, or _NO_FILTER."""
+    assert link.remote is not None
+    source = link.remote.source
+    filters = source.filter if isinstance(source, Source) else None
+    if not filters or SESSION_FILTER not in filters:
+        return _NO_FILTER
+    wanted = filters[SESSION_FILTER]
+    return wanted.value if isinstance(wanted, Described) else wanted

@@ -1,0 +1,574 @@
+"""The entities of a namespace: queues, topics, subscriptions and rules by name.
+
+A change takes effect when it is on disk: ``done`` is called then. What cannot be is refused at
+once, by raising, with nothing changed.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from twinbus.broker.descriptions import (
+    FOREVER,
+    AccessRule,
+    Description,
+    DescriptionError,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    check_name,
+    check_path,
+    check_update,
+    dead_letter_side,
+    from_json,
+    to_json,
+)
+from twinbus.broker.queue import Burial, Counts, Done, Queue, QueueError
+from twinbus.broker.rules import Rule, RuleIndex, TrueFilter
+from twinbus.broker.rules import from_json as rule_from_json
+from twinbus.broker.rules import to_json as rule_to_json
+from twinbus.broker.sessions import SessionQueue
+from twinbus.broker.store import Row, Store, StoreError
+
+DEAD_LETTERS = "$deadletterqueue"
+TRANSFER_DEAD_LETTERS = "$transfer/$deadletterqueue"
+SUBSCRIPTIONS = "Subscriptions"
+DEFAULT_RULE = "$Default"
+MAX_RULES = 2_000
+# An entity has three numbers in the store: its own, its dead-letter queue's, and that of the
+# messages it could not forward.
+DEAD, TRANSFER, NUMBERS = 1, 2, 3
+
+_KINDS: dict[str, type[QueueDescription] | type[TopicDescription] | type[SubscriptionDescription]]
+_KINDS = {
+    "queue": QueueDescription,
+    "topic": TopicDescription,
+    "subscription": SubscriptionDescription,
+}
+
+
+class EntityNotFoundError(QueueError):
+    condition = "amqp:not-found"
+
+
+class EntityExistsError(QueueError):
+    condition = "com.microsoft:entity-already-exists"
+
+
+class EntityDisabledError(QueueError):
+    condition = "com.microsoft:entity-disabled"
+
+
+class NotAllowedError(QueueError):
+    condition = "amqp:not-allowed"
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """What a topic has besides: its subscriptions and the index over their rules."""
+
+    subscriptions: dict[str, Entity] = field(default_factory=dict)
+    index: RuleIndex = field(default_factory=RuleIndex)
+    created_ms: dict[tuple[str, str], int] = field(default_factory=dict)
+    bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Entity:
+    """A queue, topic or subscription, with the queues behind it.
+
+    A topic's own queue holds what is scheduled; the rest is with its subscriptions.
+    """
+
+    id: int
+    kind: str
+    path: str
+    description: Description
+    created_ms: int
+    updated_ms: int
+    accessed_ms: int
+    queue: Queue
+    dead_letters: Queue
+    transfer_dead_letters: Queue
+    parent: Entity | None = None
+    topic: Topic | None = None
+    deleted: bool = False
+
+    @property
+    def queues(self) -> tuple[Queue, Queue, Queue]:
+        return self.queue, self.dead_letters, self.transfer_dead_letters
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2] if self.parent else self.path
+
+    @property
+    def subscription_count(self) -> int:
+        return len(self.topic.subscriptions) if self.topic else 0
+
+    @property
+    def received(self) -> QueueDescription | SubscriptionDescription:
+        """The description of something that can be received from."""
+        if isinstance(self.description, TopicDescription):
+            raise NotAllowedError(
+                f"'{self.path}' is a topic; receive from one of its subscriptions."
+            )
+        return self.description
+
+    @property
+    def sized(self) -> QueueDescription | TopicDescription:
+        """The description of something that can be sent to."""
+        if isinstance(self.description, SubscriptionDescription):
+            raise NotAllowedError(f"'{self.path}' is a subscription; send to its topic.")
+        return self.description
+
+
+class Owner(Protocol):
+    """What queues need of the namespace around them."""
+
+    def new_token(self) -> bytes: ...
+
+    def bury(self, queue: Queue, burial: Burial) -> None: ...
+
+    def wake(self, queue: Queue) -> None: ...
+
+
+class Directory:
+    """All entities of one namespace."""
+
+    def __init__(self, name: str, store: Store, rules: list[AccessRule], owner: Owner) -> None:
+        self.name = name
+        self.store = store
+        self.rules = rules
+        self._owner = owner
+        self._entities: dict[str, Entity] = {}
+        self._queues: dict[int, tuple[Entity, Queue]] = {}
+        self._sorted: dict[str, list[str]] = {"queue": [], "topic": []}
+        self._creating: set[str] = set()
+        self._next_id = NUMBERS
+        self.on_update: Callable[[Entity], None] = lambda entity: None
+        self._load()
+
+    # -- loading
+
+    def _load(self) -> None:
+        rows = self.store.query(
+            "SELECT id, path, kind, description, created_ms, updated_ms, accessed_ms, "
+            "last_sequence, active, deferred, scheduled, bytes, pings FROM entity ORDER BY id"
+        )
+        sides = {row[0]: row for row in rows}
+        for row in rows:
+            if row[2] in _KINDS:
+                description = from_json(_KINDS[row[2]], row[3])
+                entity = self._build(row[0], row[2], row[1], description, row[4], sides)
+                entity.updated_ms, entity.accessed_ms = row[5], row[6]
+                self._enlist(entity)
+        for number, text, created_ms in self.store.query(
+            "SELECT entity, definition, created_ms FROM rule ORDER BY entity, created_ms, name"
+        ):
+            subscription = self._queues[number][0]
+            self._add_rule(subscription, rule_from_json(json.loads(text)), created_ms)
+
+    def _build(
+        self,
+        number: int,
+        kind: str,
+        path: str,
+        description: Description,
+        now_ms: int,
+        sides: dict[int, Row],
+    ) -> Entity:
+        parent = None
+        if kind == "subscription":
+            parent = self.entity(path.rsplit("/", 2)[0])
+        main = QueueDescription() if isinstance(description, TopicDescription) else description
+        dead = dead_letter_side(main)
+        return Entity(
+            number,
+            kind,
+            path,
+            description,
+            *(now_ms, now_ms, now_ms),
+            self._queue(number, path, main, sides),
+            self._queue(number + DEAD, f"{path}/{DEAD_LETTERS}", dead, sides),
+            self._queue(number + TRANSFER, f"{path}/{TRANSFER_DEAD_LETTERS}", dead, sides),
+            parent,
+            Topic() if kind == "topic" else None,
+        )
+
+    def _queue(
+        self,
+        number: int,
+        path: str,
+        description: QueueDescription | SubscriptionDescription,
+        sides: dict[int, Row],
+    ) -> Queue:
+        kind = SessionQueue if description.requires_session else Queue
+        row = sides.get(number)
+        queue = kind(
+            number,
+            path,
+            description,
+            self.store,
+            last_sequence=row[7] if row else 0,
+            new_token=self._owner.new_token,
+            bury=self._owner.bury,
+            wake=self._owner.wake,
+        )
+        queue.counts = Counts(*row[8:13]) if row else Counts()
+        return queue
+
+    def _enlist(self, entity: Entity) -> None:
+        self._entities[entity.path.lower()] = entity
+        for queue in entity.queues:
+            self._queues[queue.entity] = (entity, queue)
+        if entity.parent is not None:
+            topic = entity.parent.topic
+            assert topic is not None
+            topic.subscriptions[entity.name.lower()] = entity
+            topic.bytes += sum(queue.counts.bytes for queue in entity.queues)
+        else:
+            insort(self._sorted[entity.kind], entity.path.lower())
+        self._next_id = max(self._next_id, entity.id + NUMBERS)
+
+    # -- finding
+
+    def entity(self, path: str) -> Entity:
+        entity = self._entities.get(path.lower())
+        if entity is None:
+            raise EntityNotFoundError(
+                f"The messaging entity '{self.name}/{path}' could not be found. Create it first, "
+                "or check the name."
+            )
+        return entity
+
+    def resolve(self, path: str) -> tuple[Entity, Queue]:
+        """The entity and the queue of it that a path means, dead-letter paths included."""
+        lowered = path.lower()
+        for suffix, side in ((TRANSFER_DEAD_LETTERS, TRANSFER), (DEAD_LETTERS, DEAD)):
+            if lowered.endswith("/" + suffix):
+                entity = self.entity(path[: -len(suffix) - 1])
+                return entity, entity.queues[side]
+        entity = self.entity(path)
+        return entity, entity.queue
+
+    def find(self, number: int) -> tuple[Entity, Queue] | None:
+        """By the number that the store knows it by."""
+        return self._queues.get(number)
+
+    def entities(self) -> Iterator[Entity]:
+        return iter(list(self._entities.values()))
+
+    def page(self, kind: str, skip: int, top: int) -> list[Entity]:
+        """Queues or topics in order of their paths."""
+        return [self._entities[key] for key in self._sorted[kind][skip : skip + top]]
+
+    def page_subscriptions(self, topic: str, skip: int, top: int) -> list[Entity]:
+        subscriptions = self._topic(topic).subscriptions
+        return [subscriptions[key] for key in sorted(subscriptions)[skip : skip + top]]
+
+    def page_rules(
+        self, topic: str, subscription: str, skip: int, top: int
+    ) -> list[tuple[Rule, int]]:
+        entity = self.subscription(topic, subscription)
+        found = self._topic(topic)
+        rules = sorted(found.index.rules(entity.name), key=lambda rule: rule.name.lower())
+        return [
+            (rule, found.created_ms[entity.name, rule.name]) for rule in rules[skip : skip + top]
+        ]
+
+    def get_rule(self, topic: str, subscription: str, name: str) -> tuple[Rule, int]:
+        for rule, created_ms in self.page_rules(topic, subscription, 0, MAX_RULES):
+            if rule.name.lower() == name.lower():
+                return rule, created_ms
+        raise EntityNotFoundError(
+            f"The rule '{name}' of '{topic}/{SUBSCRIPTIONS}/{subscription}' could not be found."
+        )
+
+    def subscription(self, topic: str, name: str) -> Entity:
+        return self.entity(f"{topic}/{SUBSCRIPTIONS}/{name}")
+
+    def _topic(self, path: str) -> Topic:
+        entity = self.entity(path)
+        if entity.topic is None:
+            raise NotAllowedError(f"'{path}' is not a topic.")
+        return entity.topic
+
+    def access_rules(self, path: str) -> list[AccessRule]:
+        """The rules whose tokens may open this path: the namespace's, then the entity's own."""
+        parts = path.lower().split("/")
+        for count in range(len(parts), 0, -1):
+            entity = self._entities.get("/".join(parts[:count]))
+            if entity is not None:
+                return [*self.rules, *(entity.parent or entity).sized.access_rules]
+        return self.rules
+
+    # -- creating
+
+    def create_queue(
+        self, path: str, description: QueueDescription, now_ms: int, done: Done
+    ) -> None:
+        check_path(path)
+        self._check_forwards(path, description)
+        self._create("queue", path, description, None, now_ms, done)
+
+    def create_topic(
+        self, path: str, description: TopicDescription, now_ms: int, done: Done
+    ) -> None:
+        check_path(path)
+        self._create("topic", path, description, None, now_ms, done)
+
+    def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription,
+        rule: Rule | None,
+        now_ms: int,
+        done: Done,
+    ) -> None:
+        """Subscribe, with a first rule: one that takes everything unless another is given."""
+        check_name(name, "subscription")
+        self._topic(topic)
+        path = f"{self.entity(topic).path}/{SUBSCRIPTIONS}/{name}"
+        self._check_forwards(path, description)
+        first = rule or Rule(DEFAULT_RULE, TrueFilter())
+        check_name(first.name, "rule")
+        self._create("subscription", path, description, first, now_ms, done)
+
+    def _check_forwards(
+        self, path: str, description: QueueDescription | SubscriptionDescription
+    ) -> None:
+        for target in (description.forward_to, description.forward_dead_letters_to):
+            if target is None:
+                continue
+            if target.lower() == path.lower():
+                raise DescriptionError(f"'{path}' cannot forward to itself")
+            if target.lower() not in self._entities:
+                raise DescriptionError(
+                    f"'{path}' cannot forward to '{target}', which is not there; create it first"
+                )
+            self._entities[target.lower()].sized  # noqa: B018 (raises for a subscription)
+
+    def _create(
+        self,
+        kind: str,
+        path: str,
+        description: Description,
+        rule: Rule | None,
+        now_ms: int,
+        done: Done,
+    ) -> None:
+        key = path.lower()
+        if key in self._entities or key in self._creating:
+            raise EntityExistsError(f"The messaging entity '{self.name}/{path}' already exists.")
+        self._creating.add(key)
+        number, self._next_id = self._next_id, self._next_id + NUMBERS
+        entity = self._build(number, kind, path, description, now_ms, {})
+        for queue, side in zip(entity.queues, (kind, "dead", "transfer"), strict=True):
+            self.store.batch.run(
+                "INSERT INTO entity (id, path, kind, description, created_ms, updated_ms, "
+                "accessed_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                *(queue.entity, queue.path, side, to_json(description), now_ms, now_ms, now_ms),
+            )
+        if rule is not None:
+            self._store_rule(entity, rule, now_ms)
+
+        def committed(error: StoreError | None) -> None:
+            self._creating.discard(key)
+            if error is None and entity.parent is not None and entity.parent.deleted:
+                done(EntityNotFoundError(f"The topic of '{path}' was deleted meanwhile."))
+                return
+            if error is None:
+                self._enlist(entity)
+                if rule is not None:
+                    self._add_rule(entity, rule, now_ms)
+            done(error)
+
+        self.store.submit(committed)
+
+    # -- rules
+
+    def create_rule(
+        self, topic: str, subscription: str, rule: Rule, now_ms: int, done: Done
+    ) -> None:
+        check_name(rule.name, "rule")
+        entity = self.subscription(topic, subscription)
+        rules = self._topic(topic).index.rules(entity.name)
+        key = f"{entity.path}/{rule.name}".lower()
+        if key in self._creating or any(r.name.lower() == rule.name.lower() for r in rules):
+            raise EntityExistsError(f"The rule '{rule.name}' of '{entity.path}' already exists.")
+        if len(rules) >= MAX_RULES:
+            raise NotAllowedError(f"'{entity.path}' has {MAX_RULES} rules; that is the limit.")
+        self._creating.add(key)
+        self._store_rule(entity, rule, now_ms)
+
+        def committed(error: StoreError | None) -> None:
+            self._creating.discard(key)
+            if error is None and not entity.deleted:
+                self._add_rule(entity, rule, now_ms)
+            done(error)
+
+        self.store.submit(committed)
+
+    def update_rule(
+        self, topic: str, subscription: str, rule: Rule, now_ms: int, done: Done
+    ) -> None:
+        old, created_ms = self.get_rule(topic, subscription, rule.name)
+        entity = self.subscription(topic, subscription)
+        self._drop_stored_rule(entity, old.name)
+        self._store_rule(entity, rule, created_ms)
+
+        def committed(error: StoreError | None) -> None:
+            if error is None and not entity.deleted:
+                self._remove_rule(entity, old.name)
+                self._add_rule(entity, rule, created_ms)
+            done(error)
+
+        self.store.submit(committed)
+
+    def delete_rule(self, topic: str, subscription: str, name: str, done: Done) -> None:
+        rule, _ = self.get_rule(topic, subscription, name)
+        entity = self.subscription(topic, subscription)
+        self._drop_stored_rule(entity, rule.name)
+
+        def committed(error: StoreError | None) -> None:
+            if error is None and not entity.deleted:
+                self._remove_rule(entity, rule.name)
+            done(error)
+
+        self.store.submit(committed)
+
+    def _store_rule(self, entity: Entity, rule: Rule, created_ms: int) -> None:
+        self.store.batch.run(
+            "INSERT OR REPLACE INTO rule (entity, name, definition, created_ms) "
+            "VALUES (?, ?, ?, ?)",
+            *(entity.id, rule.name, json.dumps(rule_to_json(rule)), created_ms),
+        )
+
+    def _drop_stored_rule(self, entity: Entity, name: str) -> None:
+        self.store.batch.run("DELETE FROM rule WHERE entity = ? AND name = ?", entity.id, name)
+
+    def _add_rule(self, entity: Entity, rule: Rule, created_ms: int) -> None:
+        topic = entity.parent.topic if entity.parent else None
+        assert topic is not None
+        topic.index.add(entity.name, rule)
+        topic.created_ms[entity.name, rule.name] = created_ms
+
+    def _remove_rule(self, entity: Entity, name: str) -> None:
+        topic = entity.parent.topic if entity.parent else None
+        assert topic is not None
+        topic.index.remove(entity.name, name)
+        topic.created_ms.pop((entity.name, name), None)
+
+    # -- changing and deleting
+
+    def update(self, path: str, description: Description, now_ms: int, done: Done) -> None:
+        entity = self.entity(path)
+        if type(description) is not type(entity.description):
+            raise DescriptionError(f"'{path}' is a {entity.kind}; it cannot become another kind")
+        check_update(entity.description, description)
+        if not isinstance(description, TopicDescription):
+            self._check_forwards(path, description)
+        self.store.batch.run(
+            "UPDATE entity SET description = ?, updated_ms = ? WHERE id = ?",
+            *(to_json(description), now_ms, entity.id),
+        )
+
+        def committed(error: StoreError | None) -> None:
+            if error is None and not entity.deleted:
+                self._apply(entity, description, now_ms)
+            done(error)
+
+        self.store.submit(committed)
+
+    def _apply(self, entity: Entity, description: Description, now_ms: int) -> None:
+        entity.description, entity.updated_ms = description, now_ms
+        if not isinstance(description, TopicDescription):
+            entity.queue.description = description
+            side = dead_letter_side(description)
+            entity.dead_letters.description = entity.transfer_dead_letters.description = side
+            entity.queue.reorder_locks()
+            if not description.status.may_receive:
+                self._dismiss(
+                    entity, EntityDisabledError(f"'{entity.path}' was disabled for receiving.")
+                )
+        self.on_update(entity)
+
+    def delete(self, path: str, done: Done) -> None:
+        """Delete an entity with its messages, and a topic with its subscriptions."""
+        entity = self.entity(path)
+        doomed = [entity]
+        if entity.topic is not None:
+            doomed += entity.topic.subscriptions.values()
+        for each in doomed:
+            self._delete_rows(each)
+
+        def committed(error: StoreError | None) -> None:
+            if error is None:
+                for each in doomed:
+                    self._delist(each)
+            done(error)
+
+        self.store.submit(committed)
+
+    def _delete_rows(self, entity: Entity) -> None:
+        first, last = entity.id << 40, (entity.id + NUMBERS << 40) - 1
+        finish = self.store.batch.finish
+        finish(
+            "UPDATE body SET holders = holders - 1 WHERE id IN "
+            "(SELECT body FROM message WHERE id BETWEEN ? AND ?)",
+            *(first, last),
+        )
+        finish(
+            "DELETE FROM body WHERE holders <= 0 AND id IN "
+            "(SELECT body FROM message WHERE id BETWEEN ? AND ?)",
+            *(first, last),
+        )
+        finish("DELETE FROM message WHERE id BETWEEN ? AND ?", first, last)
+        finish("DELETE FROM rule WHERE entity = ?", entity.id)
+        finish("DELETE FROM session WHERE entity = ?", entity.id)
+        finish("DELETE FROM seen WHERE entity = ?", entity.id)
+        finish("DELETE FROM entity WHERE id BETWEEN ? AND ?", entity.id, entity.id + TRANSFER)
+
+    def _delist(self, entity: Entity) -> None:
+        entity.deleted = True
+        key = entity.path.lower()
+        self._entities.pop(key, None)
+        for queue in entity.queues:
+            self._queues.pop(queue.entity, None)
+        if entity.parent is not None and entity.parent.topic is not None:
+            topic = entity.parent.topic
+            topic.subscriptions.pop(entity.name.lower(), None)
+            topic.index.remove_subscription(entity.name)
+            topic.bytes -= sum(queue.counts.bytes for queue in entity.queues)
+        elif entity.kind in self._sorted:
+            keys = self._sorted[entity.kind]
+            at = bisect_left(keys, key)
+            if at < len(keys) and keys[at] == key:
+                del keys[at]
+        self._dismiss(entity, EntityNotFoundError(f"'{entity.path}' was deleted."))
+
+    @staticmethod
+    def _dismiss(entity: Entity, error: QueueError) -> None:
+        """Tell those who receive from it that it is over."""
+        for queue in entity.queues if entity.deleted else (entity.queue,):
+            for consumer in queue.dismissed():
+                consumer.lose(error)
+
+    # -- time
+
+    def idle(self, now_ms: int) -> list[Entity]:
+        """Entities that nobody has used for as long as they allow."""
+        return [
+            entity
+            for entity in self._entities.values()
+            if entity.description.auto_delete_on_idle < FOREVER
+            and not any(queue.in_use for queue in entity.queues)
+            and now_ms - entity.accessed_ms
+            >= entity.description.auto_delete_on_idle.total_seconds() * 1000
+        ]

@@ -1,0 +1,574 @@
+"""A namespace: what becomes of a message that is sent to it, and the passing of time.
+
+    send -> check -> duplicate? dropped
+                  -> due later? kept until then
+                  -> topic?     one copy for each subscription whose rules match
+                  -> forwarded? on to the next entity, four times at the most
+                  -> queue or subscription
+
+Pure like the queue: told the time, awaiting nothing. The server calls `tick` now and then,
+`committed` when a batch is on disk, and everything else on behalf of clients. Whatever one send
+causes goes into one batch, so it happens whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import uuid4
+
+from twinbus.amqp.message import (
+    Message,
+    application_properties,
+    typed_properties,
+    with_application_properties,
+    with_properties,
+)
+from twinbus.amqp.types import CodecError
+from twinbus.broker.descriptions import FOREVER, AccessRule, Description, QueueDescription
+from twinbus.broker.entities import Directory, Entity, EntityDisabledError, EntityNotFoundError
+from twinbus.broker.entities import NotAllowedError as NotAllowedError
+from twinbus.broker.queue import Burial, Done, Queue, QueueError
+from twinbus.broker.routing import Changed, read, rewrite
+from twinbus.broker.store import ACTIVE, SCHEDULED, Batch, Entry, Store, StoreError
+
+PING = "application/vnd.ms-servicebus-ping"
+SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
+MAX_MESSAGE_BYTES = 262_144
+MAX_ID = 128
+MAX_HOPS = 4
+# How many messages that lay in a queue when it began to forward are moved at a time.
+MAX_FORWARDING = 100
+_SWEEP = 1_000
+_HOUSEKEEPING_MS = 10_000
+
+
+class QuotaError(QueueError):
+    condition = "amqp:resource-limit-exceeded"
+
+
+class MessageError(QueueError):
+    """The message itself cannot be taken."""
+
+    condition = "com.microsoft:argument-error"
+
+
+class TooLargeError(QueueError):
+    condition = "amqp:link:message-size-exceeded"
+
+
+class Tokens:
+    """Lock tokens: 16 random bytes each, fetched from the system many at a time."""
+
+    def __init__(self) -> None:
+        self._pool = b""
+        self._next = 0
+
+    def __call__(self) -> bytes:
+        if self._next >= len(self._pool):
+            self._pool, self._next = os.urandom(16 * 256), 0
+        start = self._next
+        self._next = start + 16
+        return self._pool[start : start + 16]
+
+
+class Namespace:
+    """The messages of one namespace. `directory` has its entities."""
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        rules: list[AccessRule],
+        *,
+        new_token: Callable[[], bytes] | None = None,
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.new_token = new_token or Tokens()
+        self._awake: dict[Queue, None] = {}
+        self._holding: dict[Queue, None] = {}
+        self._pending_ids: dict[tuple[int, str], list[Done]] = {}
+        self._next_housekeeping_ms = 0
+        self._noted_ms: dict[int, int] = {}
+        self._next_body = (store.query("SELECT max(id) FROM body")[0][0] or 0) + 1
+        self.directory = Directory(name, store, rules, self)
+        self.directory.on_update = self._updated
+        for entity in self.directory.entities():
+            self._updated(entity)
+
+    # -- taking messages in
+
+    def send(self, entity: Entity, payloads: list[bytes], now_ms: int, done: Done) -> list[int]:
+        """Store messages, all of them or none. Answers their sequence numbers.
+
+        A message that has none (a ping, a duplicate, one that went on to another entity) is 0.
+        """
+        self._check_can_send(entity)
+        checked = [self._check(entity, payload, now_ms) for payload in payloads]
+        if not checked:
+            raise MessageError(f"The batch for '{entity.path}' has no messages.")
+        entity.accessed_ms = now_ms
+        last = len(checked) - 1
+        return [
+            self._take(entity, entry, message, now_ms, done if index == last else nothing)
+            for index, (entry, message) in enumerate(checked)
+        ]
+
+    def _check_can_send(self, entity: Entity) -> None:
+        if entity.deleted:
+            raise EntityNotFoundError(f"The messaging entity '{entity.path}' was deleted.")
+        if not entity.sized.status.may_send:
+            raise EntityDisabledError(f"'{entity.path}' is currently disabled for sending.")
+        stored = entity.topic.bytes if entity.topic else entity.queue.counts.bytes
+        if stored >= entity.sized.max_size_mb << 20:
+            raise QuotaError(
+                f"'{entity.path}' holds {stored} bytes, its maximum size is "
+                f"{entity.sized.max_size_mb} MB. Receive messages, or raise the size."
+            )
+
+    def _check(self, entity: Entity, payload: bytes, now_ms: int) -> tuple[Entry, Message]:
+        """Read a message and make sure that this entity takes it. Stores nothing."""
+        try:
+            message = Message.parse(payload)
+            due_ms = _due(message, now_ms)
+        except CodecError as error:
+            raise MessageError(
+                f"The message for '{entity.path}' cannot be read: {error}"
+            ) from error
+        if len(payload) > MAX_MESSAGE_BYTES:
+            raise TooLargeError(
+                f"The message for '{entity.path}' has {len(payload)} bytes; "
+                f"the limit is {MAX_MESSAGE_BYTES}."
+            )
+        if message.properties.content_type != PING:
+            self._check_ids(entity, message)
+        return _entry(message, len(payload), due_ms, now_ms), message
+
+    @staticmethod
+    def _check_ids(entity: Entity, message: Message) -> None:
+        properties = message.properties
+        if properties.message_id is None:
+            properties = typed_properties(message.bare)
+            properties.message_id = uuid4().hex
+            message.bare = with_properties(message.bare, properties)
+            message.properties = properties
+        if len(str(properties.message_id)) > MAX_ID or len(properties.group_id or "") > MAX_ID:
+            raise MessageError(
+                f"A message id and a session id have at most {MAX_ID} characters each; "
+                f"the message for '{entity.path}' has more."
+            )
+        description = entity.description
+        needs_session = isinstance(description, QueueDescription) and description.requires_session
+        if needs_session and properties.group_id is None:
+            raise NotAllowedError(
+                f"'{entity.path}' requires sessions: set a session id on the message."
+            )
+
+    def _take(self, entity: Entity, entry: Entry, message: Message, now_ms: int, done: Done) -> int:
+        if message.properties.content_type == PING:
+            # Nothing to keep, but it goes through the disk: a ping asks whether a send would work.
+            self.store.batch.change(entity.id).pings += 1
+            self.store.submit(done)
+            return 0
+        if entity.sized.requires_duplicate_detection:
+            fresh = self._note_id(entity, str(message.properties.message_id), now_ms, done)
+            if fresh is None:
+                return 0
+            done = fresh
+        if entry.state == SCHEDULED:
+            return entity.queue.put(entry, done)
+        return self._place(entity, entry, message, now_ms, done)
+
+    def _note_id(self, entity: Entity, message_id: str, now_ms: int, done: Done) -> Done | None:
+        """Remember an id and answer the callback to store with; None if it is a duplicate.
+
+        A duplicate of a message that is still on its way to the disk shares that one's fate: to
+        accept it on its own would be to lose both if the first one failed.
+        """
+        key = (entity.id, message_id)
+        waiting = self._pending_ids.get(key)
+        if waiting is not None:
+            waiting.append(done)
+            return None
+        since_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
+        if self.store.query(
+            "SELECT 1 FROM seen WHERE entity = ? AND message_id = ? AND at_ms > ?",
+            *(entity.id, message_id, since_ms),
+        ):
+            self.store.submit(done)
+            return None
+        self.store.batch.run(
+            "INSERT OR REPLACE INTO seen (entity, message_id, at_ms) VALUES (?, ?, ?)",
+            *(entity.id, message_id, now_ms),
+        )
+        self._pending_ids[key] = [done]
+
+        def committed(error: Exception | None) -> None:
+            for each in self._pending_ids.pop(key):
+                each(error)
+
+        return committed
+
+    # -- finding a message's place
+
+    def _place(
+        self, entity: Entity, entry: Entry, message: Message, now_ms: int, done: Done
+    ) -> int:
+        ttl_ms = _capped(entity.description, entry.ttl_ms)
+        if ttl_ms != entry.ttl_ms:
+            entry.ttl_ms = ttl_ms
+            entry.expires_ms = None if ttl_ms is None else now_ms + ttl_ms
+        if entity.topic is not None:
+            return self._publish(entity, entry, message, now_ms, done)
+        if entity.received.forward_to is not None:
+            return self._forward(entity, entry, message, now_ms, done)
+        if entity.received.requires_session:
+            entry.session = message.properties.group_id
+        return entity.queue.put(entry, done)
+
+    def _publish(
+        self, entity: Entity, entry: Entry, message: Message, now_ms: int, done: Done
+    ) -> int:
+        """Give each subscription its copies. The bytes that several have are stored once."""
+        topic = entity.topic
+        assert topic is not None
+        as_sent: list[Entity] = []
+        changed: list[tuple[Entity, Changed]] = []
+        facts = read(message)
+        for name, match in topic.index.route(facts.properties):
+            subscription = topic.subscriptions[name.lower()]
+            if match.error is not None:
+                self._bury_filter_error(subscription, entry, match.error)
+            for copy in match.copies:
+                if copy is None:
+                    as_sent.append(subscription)
+                else:
+                    changed.append((subscription, rewrite(message, facts, copy)))
+        if len(as_sent) > 1:
+            entry.body, self._next_body = self._next_body, self._next_body + 1
+            self.store.batch.run(
+                "INSERT INTO body (id, holders, bare) VALUES (?, ?, ?)",
+                *(entry.body, len(as_sent), entry.bare),
+            )
+        for subscription in as_sent:
+            self._place(subscription, replace(entry), message, now_ms, nothing)
+        for subscription, new in changed:
+            copy_entry = replace(entry, bare=new.message.bare, body=None)
+            copy_entry.annotations = new.message.annotations
+            if new.ttl_ms is not None:
+                copy_entry.ttl_ms, copy_entry.expires_ms = new.ttl_ms, now_ms + new.ttl_ms
+            self._place(subscription, copy_entry, new.message, now_ms, nothing)
+        self.store.submit(done)
+        return 0
+
+    def _bury_filter_error(self, subscription: Entity, entry: Entry, error: str) -> None:
+        if getattr(subscription.description, "dead_lettering_on_filter_errors", False):
+            burial = Burial(replace(entry), "FilterException", error)
+            self._put_dead(subscription.dead_letters, subscription.path, burial)
+
+    def _forward(
+        self, source: Entity, entry: Entry, message: Message, now_ms: int, done: Done
+    ) -> int:
+        """Hand the message on. What cannot go on stays with the source, with the reason."""
+        source.queue.last_sequence += 1
+        self.store.batch.change(source.id).last_sequence = source.queue.last_sequence
+        moved = replace(
+            entry,
+            hops=entry.hops + 1,
+            origin_sequence=entry.origin_sequence or source.queue.last_sequence,
+            session=None,
+        )
+        if moved.hops > MAX_HOPS:
+            text = f"The message was forwarded {MAX_HOPS} times; that is the limit."
+            burial = Burial(moved, "MaxTransferHopCountExceeded", text)
+            self._put_dead(source.dead_letters, source.path, burial, done)
+            return 0
+        try:
+            target = self._forward_target(source, message)
+        except QueueError as error:
+            reason = type(error).__name__.removesuffix("Error")
+            burial = Burial(moved, reason, str(error))
+            self._put_dead(source.transfer_dead_letters, source.path, burial, done)
+            return 0
+        self._place(target, moved, message, now_ms, done)
+        return 0
+
+    def _forward_target(self, source: Entity, message: Message) -> Entity:
+        target = self.directory.entity(str(source.received.forward_to))
+        self._check_can_send(target)
+        needs_session = getattr(target.description, "requires_session", False)
+        if needs_session and message.properties.group_id is None:
+            raise NotAllowedError("Session ID is null.")
+        return target
+
+    def _updated(self, entity: Entity) -> None:
+        """Forward what was waiting when forwarding was turned on, and stop when it is off."""
+        if entity.topic is not None:
+            return
+        forwarders = [c for c in entity.queue.consumers if isinstance(c, Forwarder)]
+        for forwarder in forwarders:
+            entity.queue.remove_consumer(forwarder)
+        if entity.received.forward_to is not None and not entity.received.requires_session:
+            entity.queue.add_consumer(Forwarder(self, entity))
+        self.wake(entity.queue)
+
+    def forward_waiting(self, source: Entity, entry: Entry, token: bytes, done: Done) -> None:
+        """Move a message that lies in a forwarding queue: out of it and on, in one batch."""
+        message = Message.parse(entry.bare)
+        message.annotations = entry.annotations
+        source.queue.complete(token, done)
+        if entry.body is not None:
+            self.store.batch.run("UPDATE body SET holders = holders + 1 WHERE id = ?", entry.body)
+        self._forward(source, replace(entry), message, entry.enqueued_ms, nothing)
+
+    # -- dead letters
+
+    def bury(self, queue: Queue, burial: Burial) -> None:
+        """Move a message to the dead-letter queue, in the batch that takes it from its own."""
+        found = self.directory.find(queue.entity)
+        self.store.batch.delete(queue.entity, burial.entry)
+        if found is None:
+            return  # the entity was deleted, and its dead-letter queue with it
+        entity, _ = found
+        target = entity.received.forward_dead_letters_to
+        if target is None or queue is not entity.queue:
+            self._put_dead(entity.dead_letters, queue.path, burial)
+            return
+        try:
+            self._forward_dead(entity, queue.path, burial)
+        except QueueError as error:
+            note = f"{burial.description} (not forwarded to '{target}': {error})"
+            self._put_dead(entity.dead_letters, queue.path, replace(burial, description=note))
+
+    def _forward_dead(self, entity: Entity, path: str, burial: Burial) -> None:
+        target = self.directory.entity(str(entity.received.forward_dead_letters_to))
+        self._check_can_send(target)
+        dead = _dead(burial, path)
+        message = Message.parse(dead.bare)
+        if (
+            getattr(target.description, "requires_session", False)
+            and not message.properties.group_id
+        ):
+            raise NotAllowedError("Session ID is null.")
+        self._place(target, dead, message, dead.enqueued_ms, nothing)
+
+    def _put_dead(
+        self, queue: Queue, source: str, burial: Burial, done: Done | None = None
+    ) -> None:
+        queue.put(_dead(burial, source), done or nothing)
+
+    # -- waking
+
+    def wake(self, queue: Queue) -> None:
+        self._awake[queue] = None
+
+    def pump(self, now_ms: int) -> None:
+        """Hand out what has become ready."""
+        while self._awake:
+            awake, self._awake = self._awake, {}
+            for queue in awake:
+                self.pump_queue(queue, now_ms)
+
+    def pump_queue(self, queue: Queue, now_ms: int) -> None:
+        queue.pump(now_ms)
+        if queue.is_held:
+            self._holding[queue] = None
+
+    def committed(self, batch: Batch, error: StoreError | None, now_ms: int) -> None:
+        """The batch is on disk, or is not: tell everybody who has a part in it."""
+        if error is None:
+            self._count(batch)
+        for callback in batch.callbacks:
+            callback(error)
+        self.pump(now_ms)
+
+    def _count(self, batch: Batch) -> None:
+        for number, change in batch.changes.items():
+            found = self.directory.find(number)
+            if found is None:
+                continue
+            entity, queue = found
+            counts = queue.counts
+            counts.active += change.active
+            counts.deferred += change.deferred
+            counts.scheduled += change.scheduled
+            counts.bytes += change.bytes
+            counts.pings += change.pings
+            if entity.parent is not None and entity.parent.topic is not None:
+                entity.parent.topic.bytes += change.bytes
+
+    # -- time
+
+    def tick(self, now_ms: int) -> None:
+        """Let locks expire, scheduled messages become active, and messages die of age."""
+        for queue in list(self._holding):
+            queue.expire_locks(now_ms)
+            if not queue.is_held:
+                del self._holding[queue]
+        for number, sequence in self.store.due(now_ms, _SWEEP):
+            self._activate(number, sequence, now_ms)
+        for number, sequence in self.store.expired(now_ms, _SWEEP):
+            found = self.directory.find(number)
+            if found is not None:
+                found[1].expire_stored(sequence)
+        if now_ms >= self._next_housekeeping_ms:
+            self._next_housekeeping_ms = now_ms + _HOUSEKEEPING_MS
+            self._keep_house(now_ms)
+        self.pump(now_ms)
+
+    def _activate(self, number: int, sequence: int, now_ms: int) -> None:
+        """A scheduled message's time has come: it is placed as if it were sent now."""
+        found = self.directory.find(number)
+        if found is None or sequence in found[1].held:
+            return
+        entity, queue = found
+        entry = self.store.get(number, sequence)
+        if entry is None or entry.state != SCHEDULED:
+            return
+        # Held until the move is on disk, so that the next look does not move it again.
+        queue.held[sequence] = b""
+        self.store.batch.delete(number, entry)
+        message = Message.parse(entry.bare)
+        message.annotations = entry.annotations
+        active = replace(entry, state=ACTIVE, due_ms=None, enqueued_ms=now_ms)
+        active.expires_ms = None if entry.ttl_ms is None else now_ms + entry.ttl_ms
+
+        def done(error: Exception | None) -> None:
+            queue.held.pop(sequence, None)
+
+        self._place(entity, active, message, now_ms, done)
+
+    def _keep_house(self, now_ms: int) -> None:
+        """Forget old message ids, note who was used, and delete who was not."""
+        for entity in self.directory.entities():
+            if getattr(entity.description, "requires_duplicate_detection", False):
+                window_ms = int(entity.sized.duplicate_window.total_seconds() * 1000)
+                self.store.batch.run(
+                    "DELETE FROM seen WHERE entity = ? AND at_ms <= ?",
+                    *(entity.id, now_ms - window_ms),
+                )
+                self.store.submit(nothing)
+            if self._noted_ms.get(entity.id, entity.updated_ms) < entity.accessed_ms:
+                self._noted_ms[entity.id] = entity.accessed_ms
+                self.store.batch.run(
+                    "UPDATE entity SET accessed_ms = ? WHERE id = ?",
+                    *(entity.accessed_ms, entity.id),
+                )
+                self.store.submit(nothing)
+        for entity in self.directory.idle(now_ms):
+            if not entity.deleted:
+                self.directory.delete(entity.path, nothing)
+
+
+class Forwarder:
+    """Takes what lies in a forwarding queue and hands it on."""
+
+    deletes = False
+
+    def __init__(self, namespace: Namespace, source: Entity) -> None:
+        self._namespace = namespace
+        self._source = source
+        self._under_way = 0
+
+    def demand(self) -> int:
+        return MAX_FORWARDING - self._under_way
+
+    def reserve(self, count: int) -> None:
+        """Never asked: it locks what it takes."""
+
+    def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
+        self._under_way += 1
+        self._namespace.forward_waiting(self._source, entry, token, self._moved)
+
+    def _moved(self, error: Exception | None) -> None:
+        """It is on disk in its new place, or still locked in the old one until the lock expires."""
+        self._under_way -= 1
+        self._namespace.wake(self._source.queue)
+
+    def lose(self, error: QueueError) -> None:
+        """It holds nothing."""
+
+
+def _due(message: Message, now_ms: int) -> int | None:
+    """When the sender wants the message to appear, if that is yet to come."""
+    if message.annotations is None:
+        return None
+    due_ms = message.annotation_map().get(SCHEDULED_TIME)
+    return int(due_ms) if isinstance(due_ms, int) and due_ms > now_ms else None
+
+
+def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entry:
+    ttl_ms = message.ttl_ms
+    properties = message.properties
+    if properties.absolute_expiry_time is not None and properties.creation_time is not None:
+        # The header's TTL ends at 49 days; these two go further.
+        span_ms = properties.absolute_expiry_time - properties.creation_time
+        ttl_ms = max(span_ms, ttl_ms or 0)
+    return Entry(
+        0,
+        ACTIVE if due_ms is None else SCHEDULED,
+        0,
+        now_ms,
+        None if ttl_ms is None else (due_ms or now_ms) + ttl_ms,
+        due_ms,
+        None,
+        ttl_ms,
+        pack_flags(message.durable, message.priority),
+        size,
+        0,
+        None,
+        None,
+        message.delivery_annotations,
+        message.annotations,
+        None,
+        message.bare,
+    )
+
+
+def _capped(description: Description, ttl_ms: int | None) -> int | None:
+    """The message's own time to live, with the entity's for a default and a ceiling."""
+    if description.default_ttl >= FOREVER:
+        return ttl_ms
+    ceiling = int(description.default_ttl.total_seconds() * 1000)
+    return ceiling if ttl_ms is None else min(ttl_ms, ceiling)
+
+
+def _dead(burial: Burial, source: str) -> Entry:
+    """The message as it lies in the dead-letter queue."""
+    entry = burial.entry
+    notes = dict(burial.properties)
+    if burial.reason is not None:
+        notes["DeadLetterReason"] = burial.reason
+    if burial.description is not None:
+        notes["DeadLetterErrorDescription"] = burial.description
+    bare = entry.bare
+    if notes:
+        bare = with_application_properties(bare, {**application_properties(bare), **notes})
+    return replace(
+        entry,
+        state=ACTIVE,
+        expires_ms=None,
+        due_ms=None,
+        session=None,
+        origin_sequence=entry.origin_sequence or entry.sequence or None,
+        dead_source=source,
+        body=None,
+        bare=bare,
+    )
+
+
+def pack_flags(durable: bool, priority: int | None) -> int:
+    """A header's durable and priority in one number."""
+    return int(durable) | (0 if priority is None else priority + 1 << 1)
+
+
+def unpack_flags(flags: int) -> tuple[bool, int | None]:
+    priority = flags >> 1
+    return bool(flags & 1), priority - 1 if priority else None
+
+
+def nothing(error: Exception | None) -> None:
+    """Nobody waits for this one: another change of the same batch answers for it, or it is the
+    broker's own housekeeping, which is tried again at the next turn."""

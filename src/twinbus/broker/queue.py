@@ -1,0 +1,490 @@
+"""A queue: what is ready, who holds a lock on what, and what settling means.
+
+    put ---------> READY --deliver--> LOCKED --complete--> gone
+    schedule       ^  ^                 | | |--defer-----> DEFERRED (by sequence number only)
+      --> SCHEDULED   +---abandon-------+ |--dead_letter-> dead-letter queue
+          (when due)  +---lock expired--+
+
+Pure: it awaits nothing, opens nothing and is told the time in milliseconds. Changes go into the
+store's batch, and the queue's own memory changes only when the batch is on disk: each operation
+takes ``done``, which is called then, with an error if the disk refused. A lock lives in memory
+alone, so a restart releases it.
+
+Not guaranteed: strict order once a message comes back. A message that is abandoned is delivered
+again before younger ones that are still waiting, not before those already handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from twinbus.amqp.message import application_properties, with_application_properties
+from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription
+from twinbus.broker.store import ACTIVE, DEFERRED, SCHEDULED, Entry, Store, StoreError
+from twinbus.broker.window import PAGE_BYTES, Window
+
+Received = QueueDescription | SubscriptionDescription
+Done = Callable[[Exception | None], None]
+Changes = dict[str, object]
+
+EXPIRED = ("TTLExpiredException", "The message expired and was dead lettered.")
+MAX_DELIVERIES = "MaxDeliveryCountExceeded"
+
+
+class QueueError(Exception):
+    """The operation cannot be done; ``condition`` is AMQP's name for why."""
+
+    condition = "amqp:internal-error"
+
+
+class LockLostError(QueueError):
+    condition = "com.microsoft:message-lock-lost"
+
+
+class NotFoundError(QueueError):
+    condition = "com.microsoft:message-not-found"
+
+
+class Consumer(Protocol):
+    """One who receives. ``deletes`` is receive-and-delete; otherwise peek-lock."""
+
+    deletes: bool
+
+    def demand(self) -> int:
+        """How many messages it would take now."""
+
+    def reserve(self, count: int) -> None:
+        """So many are on their way (or, if negative, are not after all)."""
+
+    def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
+        """Take one."""
+
+    def lose(self, error: QueueError) -> None:
+        """There will be no more, and this is why."""
+
+
+@dataclass(slots=True, eq=False)
+class Lock:
+    """Somebody's right to settle one message."""
+
+    token: bytes
+    entry: Entry
+    until_ms: int
+    owner: Holder | None = None
+    busy: bool = False  # its settlement is on the way to the disk
+
+
+class Holder(Protocol):
+    """A session that holds locks; the lock ends when the session's does."""
+
+    until_ms: int
+    window: Window
+    tokens: set[bytes]
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many messages there are, and how large they are together."""
+
+    active: int = 0
+    deferred: int = 0
+    scheduled: int = 0
+    bytes: int = 0
+    pings: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.active + self.deferred + self.scheduled
+
+
+@dataclass(slots=True)
+class Burial:
+    """A message on its way to a dead-letter queue, and why."""
+
+    entry: Entry
+    reason: str | None
+    description: str | None
+    properties: Changes = field(default_factory=dict)
+
+
+class Queue:
+    """One store of messages: a queue, a subscription, or the dead-letter queue of one."""
+
+    def __init__(
+        self,
+        entity: int,
+        path: str,
+        description: Received,
+        store: Store,
+        *,
+        last_sequence: int,
+        new_token: Callable[[], bytes],
+        bury: Callable[[Queue, Burial], None],
+        wake: Callable[[Queue], None],
+    ) -> None:
+        self.entity = entity
+        self.path = path
+        self.description = description
+        self.store = store
+        self.counts = Counts()
+        self.last_sequence = last_sequence
+        self.consumers: list[Consumer] = []
+        self.locks: dict[bytes, Lock] = {}
+        self.held: dict[int, bytes] = {}
+        self._new_token = new_token
+        self._bury = bury
+        self._wake = wake
+        self._window = Window(self._load, self._get, self.held, last_sequence)
+
+    # -- putting in
+
+    def put(self, entry: Entry, done: Done) -> int:
+        """Give the message a sequence number and store it. Answers that number."""
+        self.last_sequence = sequence = self.last_sequence + 1
+        entry.sequence = sequence
+        self.store.batch.insert(self.entity, entry)
+
+        def committed(error: StoreError | None) -> None:
+            if error is None and entry.state == ACTIVE:
+                self.arrive(entry)
+            done(error)
+
+        self.store.submit(committed)
+        return sequence
+
+    def arrive(self, entry: Entry) -> None:
+        self._window.arrive(entry, wanted=bool(self.consumers))
+        self._wake(self)
+
+    def cancel(self, sequences: list[int], done: Done) -> None:
+        """Take scheduled messages back: all of them or, if one is not there, none."""
+        entries = []
+        for sequence in dict.fromkeys(sequences):
+            entry = self._get(sequence)
+            if entry is None or entry.state != SCHEDULED:
+                raise NotFoundError(
+                    f"'{self.path}' has no scheduled message with sequence number {sequence}"
+                )
+            entries.append(entry)
+        for entry in entries:
+            self.store.batch.delete(self.entity, entry)
+        self.store.submit(done)
+
+    # -- handing out
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+        if not self.consumers:
+            self._window.shed()
+
+    def dismissed(self) -> list[Consumer]:
+        """All who receive from it, who no longer do."""
+        consumers, self.consumers = self.consumers, []
+        return consumers
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self.consumers or self.locks)
+
+    def pump(self, now_ms: int) -> None:
+        """Hand out what is ready to those who want it, in turn."""
+        waiting = [consumer for consumer in self.consumers if consumer.demand() > 0]
+        while waiting:
+            still = []
+            for consumer in waiting:
+                entry = self.take(self._window, now_ms)
+                if entry is None:
+                    return
+                self.hand(entry, consumer, now_ms)
+                if consumer.demand() > 0:
+                    still.append(consumer)
+            waiting = still
+            if len(waiting) == 1:
+                self._pump_one(waiting[0], now_ms)
+                return
+
+    def _pump_one(self, consumer: Consumer, now_ms: int) -> None:
+        while consumer.demand() > 0:
+            entry = self.take(self._window, now_ms)
+            if entry is None:
+                return
+            self.hand(entry, consumer, now_ms)
+
+    def take(self, window: Window, now_ms: int) -> Entry | None:
+        """The next message that has not expired; those that have are dealt with on the way."""
+        while True:
+            entry = window.next()
+            if entry is None or entry.expires_ms is None or entry.expires_ms > now_ms:
+                return entry
+            self.expire(entry)
+
+    def hand(
+        self, entry: Entry, consumer: Consumer, now_ms: int, owner: Holder | None = None
+    ) -> None:
+        if consumer.deletes:
+            self._hand_for_good(entry, consumer)
+            return
+        lock = self.lock(entry, now_ms, owner)
+        consumer.deliver(entry, lock.token, lock.until_ms)
+        # The bytes are on disk; keeping them here would let prefetching clients fill our memory.
+        entry.bare, entry.annotations = b"", None
+
+    def lock(self, entry: Entry, now_ms: int, owner: Holder | None = None) -> Lock:
+        until_ms = owner.until_ms if owner else now_ms + self._lock_ms
+        lock = Lock(self._new_token(), entry, until_ms, owner)
+        self.locks[lock.token] = lock
+        self.held[entry.sequence] = lock.token
+        if owner is not None:
+            owner.tokens.add(lock.token)
+        return lock
+
+    @property
+    def _lock_ms(self) -> int:
+        return int(self.description.lock_duration.total_seconds() * 1000)
+
+    def _hand_for_good(self, entry: Entry, consumer: Consumer) -> None:
+        """Receive-and-delete: gone from the disk before it goes out, so never delivered twice."""
+        token = self._new_token()
+        self.held[entry.sequence] = token
+        self.store.batch.delete(self.entity, entry)
+        consumer.reserve(1)
+
+        def committed(error: StoreError | None) -> None:
+            del self.held[entry.sequence]
+            consumer.reserve(-1)
+            if error is None:
+                consumer.deliver(entry, token, 0)
+            else:
+                self.come_back(entry)
+
+        self.store.submit(committed)
+
+    # -- settling
+
+    def complete(self, token: bytes, done: Done) -> None:
+        lock = self._claim(token)
+        self.store.batch.delete(self.entity, lock.entry)
+        self._finish(lock, done, comes_back=False)
+
+    def abandon(
+        self, token: bytes, now_ms: int, done: Done, changes: Changes | None = None
+    ) -> None:
+        """Let another have it; a message that failed often enough is dead-lettered instead."""
+        lock = self._claim(token)
+        self._rewrite(lock.entry, changes)
+        self._return_or_bury(lock, lock.entry.delivery_count + 1, now_ms, done)
+
+    def release(self, token: bytes, now_ms: int, done: Done) -> None:
+        """Hand it back unseen: the delivery does not count."""
+        lock = self._claim(token)
+        if lock.entry.expires_ms is not None and lock.entry.expires_ms <= now_ms:
+            self._return_or_bury(lock, lock.entry.delivery_count, now_ms, done)
+            return
+        self._unlock(lock)
+        if lock.entry.state == ACTIVE:
+            self.come_back(lock.entry)
+        done(None)
+
+    def defer(self, token: bytes, done: Done, changes: Changes | None = None) -> None:
+        lock = self._claim(token)
+        self._rewrite(lock.entry, changes)
+        count = lock.entry.delivery_count + 1
+        self.store.batch.restate(self.entity, lock.entry, DEFERRED, count)
+        self._finish(lock, done, comes_back=False)
+
+    def dead_letter(self, token: bytes, burial: Callable[[Entry], Burial], done: Done) -> None:
+        lock = self._claim(token)
+        whole = self._get(lock.entry.sequence)
+        if whole is None:
+            lock.busy = False
+            raise LockLostError(f"the message of '{self.path}' is no longer there")
+        whole.delivery_count += 1
+        self._bury(self, burial(whole))
+        self._finish(lock, done, comes_back=False)
+
+    def _rewrite(self, entry: Entry, changes: Changes | None) -> None:
+        """Change application properties of a message that stays in the queue."""
+        whole = self._get(entry.sequence) if changes else None
+        if changes and whole is not None:
+            items = {**application_properties(whole.bare), **changes}
+            bare = with_application_properties(whole.bare, items)
+            self.store.batch.rewrite(self.entity, whole, bare)
+            entry.body = None
+
+    def check_locks(self, tokens: list[bytes]) -> None:
+        """Raise unless every one of these locks can be settled now."""
+        for token in tokens:
+            self._find(token)
+
+    def renew(self, token: bytes, now_ms: int) -> int:
+        """Start the lock's time anew; answers when it ends."""
+        lock = self._find(token)
+        if lock.owner is not None:
+            return lock.owner.until_ms
+        del self.locks[token]  # to the end: the dictionary is in order of expiry
+        lock.until_ms = now_ms + self._lock_ms
+        self.locks[token] = lock
+        return lock.until_ms
+
+    def _find(self, token: bytes) -> Lock:
+        lock = self.locks.get(token)
+        if lock is None or lock.busy:
+            raise LockLostError(
+                "The lock supplied is invalid. Either the lock expired, or the message has "
+                f"already been removed from the queue '{self.path}'."
+            )
+        return lock
+
+    def _claim(self, token: bytes) -> Lock:
+        lock = self._find(token)
+        lock.busy = True
+        return lock
+
+    def _return_or_bury(self, lock: Lock, count: int, now_ms: int, done: Done) -> None:
+        entry = lock.entry
+        ready = entry.state == ACTIVE
+        if ready and count >= self.description.max_delivery_count:
+            text = f"Message could not be consumed after {count} delivery attempts."
+            self._bury_stored(entry, count, MAX_DELIVERIES, text)
+            self._finish(lock, done, comes_back=False)
+        elif ready and entry.expires_ms is not None and entry.expires_ms <= now_ms:
+            self._expire_now(entry, count)
+            self._finish(lock, done, comes_back=False)
+        else:
+            self.store.batch.restate(self.entity, entry, entry.state, count)
+            self._finish(lock, done, comes_back=True)
+
+    def _finish(self, lock: Lock, done: Done, *, comes_back: bool) -> None:
+        def committed(error: StoreError | None) -> None:
+            if error is not None:
+                lock.busy = False  # the lock stands; it expires like any other
+            else:
+                self._unlock(lock)
+                if comes_back and lock.entry.state == ACTIVE:
+                    self.come_back(lock.entry)
+            done(error)
+
+        self.store.submit(committed)
+
+    def _unlock(self, lock: Lock) -> None:
+        self.locks.pop(lock.token, None)
+        self.held.pop(lock.entry.sequence, None)
+        if lock.owner is not None:
+            lock.owner.tokens.discard(lock.token)
+
+    def come_back(self, entry: Entry) -> None:
+        """A message that was handed out is ready again."""
+        self._window.give_back(entry.sequence)
+        self._wake(self)
+
+    # -- time
+
+    def expire_locks(self, now_ms: int) -> None:
+        """Take back what was locked and not settled in time. Sessions look after their own."""
+        late = []
+        for lock in self.locks.values():
+            if lock.until_ms > now_ms:
+                break
+            if not lock.busy and lock.owner is None:
+                late.append(lock)
+        for lock in late:
+            self.abandon(lock.token, now_ms, _ignore)
+
+    def next_lock_end(self) -> int | None:
+        return next((lock.until_ms for lock in self.locks.values()), None)
+
+    def reorder_locks(self) -> None:
+        """Sort the locks by expiry again, after the lock duration was changed."""
+        self.locks = dict(sorted(self.locks.items(), key=lambda item: item[1].until_ms))
+
+    def expire(self, entry: Entry) -> None:
+        """The message's time to live is over."""
+        token = self._new_token()
+        self.held[entry.sequence] = token
+        self._expire_now(entry, entry.delivery_count)
+
+        def committed(error: StoreError | None) -> None:
+            self.held.pop(entry.sequence, None)
+            if error is not None and entry.state == ACTIVE:
+                self.come_back(entry)
+
+        self.store.submit(committed)
+
+    def expire_stored(self, sequence: int) -> bool:
+        """The sweep found an expired message; a locked one waits until its lock ends."""
+        if sequence in self.held:
+            return False
+        entry = self._get(sequence)
+        if entry is None:
+            return False
+        self.expire(entry)
+        return True
+
+    def _expire_now(self, entry: Entry, count: int) -> None:
+        if self.description.dead_lettering_on_expiration and entry.state != SCHEDULED:
+            self._bury_stored(entry, count, *EXPIRED)
+        else:
+            self.store.batch.delete(self.entity, entry)
+
+    def _bury_stored(self, entry: Entry, count: int, reason: str, text: str) -> None:
+        whole = self._get(entry.sequence) or entry
+        whole.delivery_count = count
+        self._bury(self, Burial(whole, reason, text))
+
+    # -- looking, and receiving by number
+
+    def peek(self, start: int, limit: int, session: str | None = None) -> list[Entry]:
+        """Messages of any state in order, whoever holds them; none of them changes."""
+        return self.store.browse(self.entity, start, limit, PAGE_BYTES, session)
+
+    def receive_deferred(
+        self, sequences: list[int], now_ms: int, *, deletes: bool, owner: Holder | None, done: Done
+    ) -> list[tuple[Entry, bytes, int]]:
+        """Lock, or delete, deferred messages: all of them or, if one is not there, none."""
+        entries = []
+        for sequence in dict.fromkeys(sequences):
+            entry = self._get(sequence)
+            if entry is None or entry.state != DEFERRED or sequence in self.held:
+                raise NotFoundError(
+                    f"Failed to lock one or more specified messages of '{self.path}'. "
+                    f"The message with sequence number {sequence} does not exist."
+                )
+            entries.append(entry)
+        if not deletes:
+            locks = [self.lock(entry, now_ms, owner) for entry in entries]
+            done(None)
+            return [(lock.entry, lock.token, lock.until_ms) for lock in locks]
+        for entry in entries:
+            self.store.batch.delete(self.entity, entry)
+            self.held[entry.sequence] = b""
+        self.store.submit(lambda error: self._deleted(entries, error, done))
+        return [(entry, bytes(16), 0) for entry in entries]
+
+    def _deleted(self, entries: list[Entry], error: StoreError | None, done: Done) -> None:
+        for entry in entries:
+            self.held.pop(entry.sequence, None)
+        done(error)
+
+    def _load(self, after: int, limit: int, max_bytes: int) -> list[Entry]:
+        return self.store.load(self.entity, after, limit, max_bytes)
+
+    def _get(self, sequence: int) -> Entry | None:
+        return self.store.get(self.entity, sequence)
+
+    # -- what the rest of the broker asks
+
+    @property
+    def is_held(self) -> bool:
+        """Whether there are locks that time can end."""
+        return bool(self.locks)
+
+
+def _ignore(error: Exception | None) -> None:
+    """A lock that expired has nobody to tell. If the disk refused, the lock stands and expires
+    again at the next look."""

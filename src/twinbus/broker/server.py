@@ -1,0 +1,197 @@
+"""The broker as a process: data folder, keys, namespaces on their ports, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import signal
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from twinbus.broker.access import ROOT_RULE, new_key, root_rule
+from twinbus.broker.certificate import self_signed, server_context, write_private
+from twinbus.broker.config import ConfigError, NamespaceConfig
+from twinbus.broker.entities import EntityExistsError
+from twinbus.broker.http import HttpFactory
+from twinbus.broker.listener import Address, Clock, Host, listening_socket
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.store import Store
+
+log = logging.getLogger("twinbus.broker")
+
+
+class BrokerError(Exception):
+    """The broker cannot start; the text says why and what to do."""
+
+
+@dataclass
+class BrokerConfig:
+    """One process."""
+
+    namespaces: list[NamespaceConfig]
+    data: Path
+    host: str = "127.0.0.1"
+    key: str | None = field(default=None, repr=False)
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    open_store: Callable[[Path], Store] = Store
+
+
+class Broker:
+    """All namespaces of one process."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.clock = Clock()
+        self.hosts: list[Host] = []
+        self.admin_ports: list[int] = []
+        self._factories: list[HttpFactory] = []
+        self._servers: list[asyncio.Server] = []
+        self._locks: list[TextIO] = []
+
+    async def start(self) -> None:
+        """Open everything; if one part cannot, close what was opened and say why."""
+        try:
+            for namespace in self.config.namespaces:
+                await self._start(namespace)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, config: NamespaceConfig) -> None:
+        folder = self.config.data / config.name
+        self._lock_folder(folder)
+        key = config.key or self.config.key or _kept_key(folder)
+        namespace = Namespace(
+            config.name, self.config.open_store(folder / "messages.db"), [root_rule(key)]
+        )
+        factory = HttpFactory(_app(namespace))
+        self._factories.append(factory)
+        address = Address(self.config.host, config.port)
+        host = Host(namespace, address, self.clock, self._tls, factory)
+        await host.start()
+        self.hosts.append(host)
+        await self._declare(host, config)
+        sock = listening_socket(Address(self.config.host, config.admin_port))
+        self.admin_ports.append(sock.getsockname()[1])
+        self._servers.append(await asyncio.get_running_loop().create_server(factory, sock=sock))
+
+    def _lock_folder(self, folder: Path) -> None:
+        """Two brokers on one folder would each believe the messages are theirs."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = (folder / "lock").open("w")
+        except OSError as error:
+            raise BrokerError(
+                f"the data folder {folder} cannot be used: {error.strerror}; name another"
+            ) from error
+        self._locks.append(file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BrokerError(
+                f"another broker is using {folder}; stop it, or name another data folder"
+            ) from error
+
+    async def _declare(self, host: Host, config: NamespaceConfig) -> None:
+        loop = asyncio.get_running_loop()
+        waiting = []
+        for path, description in config.queues.items():
+            created: asyncio.Future[None] = loop.create_future()
+            try:
+                host.namespace.directory.create_queue(
+                    path, description, self.clock(), partial(_resolve, created)
+                )
+            except EntityExistsError:
+                continue  # it is there from an earlier run, with its messages
+            waiting.append(created)
+        await asyncio.gather(*waiting)
+
+    def _tls(self) -> ssl.SSLContext:
+        certificate, key = self.config.tls_certificate, self.config.tls_key
+        if certificate is None or key is None:
+            certificate, key = self_signed(self.config.data)
+        return server_context(certificate, key)
+
+    async def stop(self) -> None:
+        """Close the ports, finish what is being written, close the files."""
+        for server in self._servers:
+            server.close()
+        for factory in self._factories:
+            await factory.stop()
+        for host in self.hosts:
+            await host.stop()
+        for file in self._locks:
+            file.close()
+
+    def connection_strings(self) -> dict[str, str]:
+        """How to reach each namespace, with the key of its root rule."""
+        name = "localhost" if self.config.host in ("127.0.0.1", "0.0.0.0") else self.config.host  # noqa: S104 (compared, not bound)
+        return {
+            host.namespace.name: (
+                f"Endpoint=sb://{name}:{host.address.port};SharedAccessKeyName={ROOT_RULE};"
+                f"SharedAccessKey={host.namespace.directory.rules[0].primary_key};"
+                "UseDevelopmentEmulator=true"
+            )
+            for host in self.hosts
+        }
+
+
+def check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Raise unless TLS can be served with these, before anything is started."""
+    if (certificate is None) != (key is None):
+        raise ConfigError("--tls-cert and --tls-key go together; give both")
+    if certificate is not None and key is not None:
+        try:
+            server_context(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"the certificate {certificate} with the key {key} cannot be used: {error}"
+            ) from error
+
+
+def _kept_key(folder: Path) -> str:
+    """The namespace's own key: made at its first start, readable by its owner alone."""
+    path = folder / "key"
+    if not path.exists():
+        write_private(path, new_key().encode())
+    return path.read_text().strip()
+
+
+def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _app(namespace: Namespace) -> Starlette:
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "ready", "namespace": namespace.name})
+
+    return Starlette(routes=[Route("/health", health)])
+
+
+async def run(config: BrokerConfig, ready: Callable[[Broker], None]) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    broker = Broker(config)
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    await broker.start()
+    ready(broker)
+    await stopped.wait()
+    await broker.stop()

@@ -1,0 +1,225 @@
+"""Queues with sessions: messages with one session id go, in order, to one receiver at a time.
+
+A session is held by a lock of its own; the locks of its messages end with it. Sessions that nobody
+holds cost no memory: which ones have messages is asked of the store, the oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from twinbus.broker.queue import Consumer, Done, Queue, QueueError
+from twinbus.broker.store import Entry, Row
+from twinbus.broker.window import Window
+
+# How many of the oldest messages are looked at for a free session before the index is walked.
+_OLDEST = 500
+
+
+class SessionLostError(QueueError):
+    condition = "com.microsoft:session-lock-lost"
+
+
+class SessionTakenError(QueueError):
+    condition = "com.microsoft:session-cannot-be-locked"
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A session that somebody holds."""
+
+    id: str
+    consumer: Consumer
+    until_ms: int
+    window: Window
+    tokens: set[bytes] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One who waits for any session to come free."""
+
+    consumer: Consumer
+    granted: Callable[[Session], None]
+
+
+class SessionQueue(Queue):
+    """A queue that is received from session by session."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sessions: dict[str, Session] = {}
+        self.waiters: list[Waiter] = []
+
+    # -- holding a session
+
+    def accept(self, session_id: str, consumer: Consumer, now_ms: int) -> Session:
+        """Hold the session of that name, whether or not it has messages."""
+        if session_id in self.sessions:
+            raise SessionTakenError(
+                f"The requested session '{session_id}' of '{self.path}' cannot be accepted. "
+                "It may be locked by another receiver."
+            )
+
+        def load(after: int, limit: int, max_bytes: int) -> list[Entry]:
+            return self.store.load_session(self.entity, session_id, after, limit, max_bytes)
+
+        window = Window(load, self._get, self.held, self.last_sequence)
+        session = Session(session_id, consumer, now_ms + self._lock_ms, window)
+        self.sessions[session_id] = session
+        return session
+
+    def accept_next(self, consumer: Consumer, now_ms: int) -> Session | None:
+        """Hold the free session whose message has waited longest, if there is one."""
+        session_id = self._free_session()
+        return None if session_id is None else self.accept(session_id, consumer, now_ms)
+
+    def wait(self, waiter: Waiter) -> None:
+        self.waiters.append(waiter)
+
+    def stop_waiting(self, waiter: Waiter) -> None:
+        if waiter in self.waiters:
+            self.waiters.remove(waiter)
+
+    def _free_session(self) -> str | None:
+        for session_id in self.store.oldest_sessions(self.entity, _OLDEST):
+            if session_id not in self.sessions:
+                return session_id
+        # All of the oldest are taken: step from name to name. Each step finds a free session or
+        # one that is held, so there are no more steps than sessions held.
+        candidate = self.store.next_session(self.entity, "")
+        while candidate is not None and candidate in self.sessions:
+            candidate = self.store.next_session(self.entity, candidate)
+        return candidate
+
+    def renew_session(self, session_id: str, now_ms: int) -> int:
+        session = self.session(session_id)
+        session.until_ms = now_ms + self._lock_ms
+        for token in session.tokens:
+            self.locks[token].until_ms = session.until_ms
+        return session.until_ms
+
+    def session(self, session_id: str) -> Session:
+        session = self.sessions.get(session_id)
+        if session is None:
+            raise SessionLostError(
+                f"The session lock on '{session_id}' of '{self.path}' has expired. "
+                "Accept the session again."
+            )
+        return session
+
+    def close_session(self, session: Session, now_ms: int) -> None:
+        """Let the session go. What was received and not settled counts as a delivery."""
+        if self.sessions.get(session.id) is not session:
+            return
+        del self.sessions[session.id]
+        for token in list(session.tokens):
+            lock = self.locks[token]
+            if not lock.busy:
+                self.abandon(token, now_ms, _nobody_waits)
+        self._wake(self)
+
+    def expire_locks(self, now_ms: int) -> None:
+        for session in list(self.sessions.values()):
+            if session.until_ms <= now_ms:
+                self.close_session(session, now_ms)
+                session.consumer.lose(
+                    SessionLostError(f"The session lock on '{session.id}' has expired.")
+                )
+        for lock in list(self.locks.values()):
+            # The disk refused when its session closed: try again, or it would stay locked.
+            if not lock.busy and lock.owner is not self.sessions.get(lock.entry.session or ""):
+                self.abandon(lock.token, now_ms, _nobody_waits)
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self.sessions or self.locks)
+
+    def next_lock_end(self) -> int | None:
+        return min((session.until_ms for session in self.sessions.values()), default=None)
+
+    def dismissed(self) -> list[Consumer]:
+        consumers: list[Consumer] = [session.consumer for session in self.sessions.values()]
+        consumers += [waiter.consumer for waiter in self.waiters]
+        self.sessions.clear()
+        self.waiters.clear()
+        return consumers
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self.sessions or self.waiters or self.locks)
+
+    # -- messages
+
+    def arrive(self, entry: Entry) -> None:
+        session = self.sessions.get(entry.session or "")
+        if session is not None:
+            session.window.arrive(entry, wanted=True)
+        if session is not None or self.waiters:
+            self._wake(self)
+
+    def come_back(self, entry: Entry) -> None:
+        # To whoever holds the session now; if nobody does, the disk has it for the next holder.
+        session = self.sessions.get(entry.session or "")
+        if session is not None:
+            session.window.give_back(entry.sequence)
+        self._wake(self)
+
+    def pump(self, now_ms: int) -> None:
+        self._serve_waiters(now_ms)
+        for session in list(self.sessions.values()):
+            while session.consumer.demand() > 0:
+                entry = self.take(session.window, now_ms)
+                if entry is None:
+                    break
+                self.hand(entry, session.consumer, now_ms, session)
+
+    def _serve_waiters(self, now_ms: int) -> None:
+        while self.waiters:
+            session = self.accept_next(self.waiters[0].consumer, now_ms)
+            if session is None:
+                return
+            self.waiters.pop(0).granted(session)
+
+    # -- state
+
+    def get_state(self, session_id: str) -> bytes | None:
+        rows = self.store.query(
+            "SELECT state FROM session WHERE entity = ? AND id = ?", self.entity, session_id
+        )
+        return rows[0][0] if rows else None
+
+    def set_state(self, session_id: str, state: bytes | None, now_ms: int, done: Done) -> None:
+        batch = self.store.batch
+        if state is None:
+            batch.run("DELETE FROM session WHERE entity = ? AND id = ?", self.entity, session_id)
+        else:
+            batch.run(
+                "INSERT INTO session (entity, id, state, updated_ms) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE "
+                "SET state = excluded.state, updated_ms = excluded.updated_ms",
+                *(self.entity, session_id, state, now_ms),
+            )
+        self.store.submit(done)
+
+    def list_sessions(self, updated_since_ms: int | None, skip: int, top: int) -> list[str]:
+        """Sessions that have messages, or only those whose state changed since a moment."""
+        if updated_since_ms is None:
+            rows: list[Row] = self.store.query(
+                "SELECT DISTINCT session FROM message WHERE id >> 40 = ? AND session IS NOT NULL "
+                "ORDER BY session LIMIT ? OFFSET ?",
+                *(self.entity, top, skip),
+            )
+        else:
+            rows = self.store.query(
+                "SELECT id FROM session WHERE entity = ? AND updated_ms > ? "
+                "ORDER BY id LIMIT ? OFFSET ?",
+                *(self.entity, updated_since_ms, top, skip),
+            )
+        return [row[0] for row in rows]
+
+
+def _nobody_waits(error: Exception | None) -> None:
+    """The receiver is gone. If the disk refused, `expire_locks` tries again."""

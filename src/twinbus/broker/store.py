@@ -1,0 +1,489 @@
+"""The disk: one SQLite file a namespace, and the batches that go into it.
+
+Writing is group commit. Whoever changes something adds rows to the current ``Batch`` and a
+callback; the committer writes the whole batch in one transaction and calls back after the commit,
+so nothing is acknowledged before it is on disk (WAL, synchronous=FULL). A batch that fails is
+rolled back whole and every callback gets the error; memory only ever changes in a callback.
+
+A message's row id is ``entity << 40 | sequence number``: one integer key, so that the messages of
+an entity lie together in order, deleting a run of them is one range, and there is no index to keep
+beside the table. It leaves 2**40 messages an entity and 2**22 entities.
+
+A queue's message keeps its bytes in its own row. A topic's message is stored once in ``body`` and
+the rows of its subscriptions share it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+SEQUENCE_BITS = 40
+_APPLICATION_ID = 0x54574E42  # "TWNB"
+
+ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+
+
+class StoreError(Exception):
+    """The disk refused. ``full`` tells whether room would help."""
+
+    def __init__(self, text: str, *, full: bool = False) -> None:
+        super().__init__(text)
+        self.full = full
+
+
+class FormatError(StoreError):
+    """The file is not ours, or of a version that this program does not know."""
+
+
+_SCHEMA = """
+CREATE TABLE entity (
+    id INTEGER PRIMARY KEY, path TEXT NOT NULL, kind TEXT NOT NULL, description TEXT NOT NULL,
+    created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL, accessed_ms INTEGER NOT NULL,
+    last_sequence INTEGER NOT NULL DEFAULT 0, active INTEGER NOT NULL DEFAULT 0,
+    deferred INTEGER NOT NULL DEFAULT 0, scheduled INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0, pings INTEGER NOT NULL DEFAULT 0
+);
+CREATE UNIQUE INDEX entity_path ON entity (lower(path));
+CREATE TABLE message (
+    id INTEGER PRIMARY KEY, state INTEGER NOT NULL, delivery_count INTEGER NOT NULL,
+    enqueued_ms INTEGER NOT NULL, expires_ms INTEGER, due_ms INTEGER, session TEXT,
+    ttl_ms INTEGER, flags INTEGER NOT NULL, size INTEGER NOT NULL, hops INTEGER NOT NULL,
+    origin_sequence INTEGER, dead_source TEXT, delivery_annotations BLOB, annotations BLOB,
+    body INTEGER, bare BLOB
+);
+CREATE INDEX message_expiry ON message (expires_ms) WHERE expires_ms IS NOT NULL;
+CREATE INDEX message_due ON message (due_ms) WHERE state = 2;
+CREATE INDEX message_session ON message (id >> 40, session, id) WHERE session IS NOT NULL;
+CREATE TABLE body (id INTEGER PRIMARY KEY, holders INTEGER NOT NULL, bare BLOB NOT NULL);
+CREATE TABLE session (
+    entity INTEGER NOT NULL, id TEXT NOT NULL, state BLOB, updated_ms INTEGER NOT NULL,
+    PRIMARY KEY (entity, id)
+) WITHOUT ROWID;
+CREATE TABLE seen (
+    entity INTEGER NOT NULL, message_id TEXT NOT NULL, at_ms INTEGER NOT NULL,
+    PRIMARY KEY (entity, message_id)
+) WITHOUT ROWID;
+CREATE INDEX seen_at ON seen (entity, at_ms);
+CREATE TABLE rule (
+    entity INTEGER NOT NULL, name TEXT NOT NULL COLLATE NOCASE, definition TEXT NOT NULL,
+    created_ms INTEGER NOT NULL, PRIMARY KEY (entity, name)
+) WITHOUT ROWID;
+"""
+
+_INSERT = """
+INSERT INTO message (
+    id, state, delivery_count, enqueued_ms, expires_ms, due_ms, session, ttl_ms, flags, size,
+    hops, origin_sequence, dead_source, delivery_annotations, annotations, body, bare
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_SELECT = """
+SELECT message.id, state, delivery_count, enqueued_ms, expires_ms, due_ms, session, ttl_ms, flags,
+    size, hops, origin_sequence, dead_source, delivery_annotations, annotations, message.body,
+    coalesce(message.bare, body.bare)
+FROM message LEFT JOIN body ON body.id = message.body
+"""
+_READY = _SELECT + "WHERE message.id > ? AND message.id < ? AND state = 0"
+_READY_IN_SESSION = (
+    _SELECT + "WHERE message.id >> 40 = ? AND session = ? AND message.id > ? AND state = 0"
+)
+_ANY = _SELECT + "WHERE message.id >= ? AND message.id < ?"
+_ANY_IN_SESSION = _ANY + " AND session = ?"
+_ONE = _SELECT + "WHERE message.id = ?"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message in one queue: a row, as memory has it."""
+
+    sequence: int
+    state: int
+    delivery_count: int
+    enqueued_ms: int
+    expires_ms: int | None
+    due_ms: int | None
+    session: str | None
+    ttl_ms: int | None
+    flags: int
+    size: int
+    hops: int
+    origin_sequence: int | None
+    dead_source: str | None
+    delivery_annotations: bytes | None
+    annotations: bytes | None
+    body: int | None
+    bare: bytes
+
+
+Row = tuple[Any, ...]
+
+
+def row_id(entity: int, sequence: int) -> int:
+    return entity << SEQUENCE_BITS | sequence
+
+
+@dataclass(slots=True)
+class Change:
+    """What a batch does to one entity's counters."""
+
+    last_sequence: int = 0
+    active: int = 0
+    deferred: int = 0
+    scheduled: int = 0
+    bytes: int = 0
+    pings: int = 0
+
+    def add(self, state: int, count: int, size: int) -> None:
+        self.bytes += size
+        if state == ACTIVE:
+            self.active += count
+        elif state == DEFERRED:
+            self.deferred += count
+        else:
+            self.scheduled += count
+
+
+Callback = Callable[[StoreError | None], None]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Changes that reach the disk together or not at all."""
+
+    inserts: list[Row] = field(default_factory=list)
+    deletes: list[int] = field(default_factory=list)
+    statements: list[tuple[str, Row]] = field(default_factory=list)
+    last: list[tuple[str, Row]] = field(default_factory=list)
+    changes: dict[int, Change] = field(default_factory=dict)
+    dropped_bodies: dict[int, int] = field(default_factory=dict)
+    callbacks: list[Callback] = field(default_factory=list)
+    size: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.callbacks)
+
+    def change(self, entity: int) -> Change:
+        change = self.changes.get(entity)
+        if change is None:
+            change = self.changes[entity] = Change()
+        return change
+
+    def insert(self, entity: int, entry: Entry) -> None:
+        bare = entry.bare if entry.body is None else None
+        self.inserts.append(
+            (
+                row_id(entity, entry.sequence),
+                entry.state,
+                entry.delivery_count,
+                entry.enqueued_ms,
+                entry.expires_ms,
+                entry.due_ms,
+                entry.session,
+                entry.ttl_ms,
+                entry.flags,
+                entry.size,
+                entry.hops,
+                entry.origin_sequence,
+                entry.dead_source,
+                entry.delivery_annotations,
+                entry.annotations,
+                entry.body,
+                bare,
+            )
+        )
+        self.size += entry.size
+        change = self.change(entity)
+        change.add(entry.state, 1, entry.size)
+        change.last_sequence = entry.sequence
+
+    def delete(self, entity: int, entry: Entry) -> None:
+        self.deletes.append(row_id(entity, entry.sequence))
+        self.change(entity).add(entry.state, -1, -entry.size)
+        if entry.body is not None:
+            self.dropped_bodies[entry.body] = self.dropped_bodies.get(entry.body, 0) + 1
+
+    def restate(self, entity: int, entry: Entry, state: int, delivery_count: int) -> None:
+        """Move a message between active and deferred, or count a delivery of it."""
+        change = self.change(entity)
+        change.add(entry.state, -1, 0)
+        change.add(state, 1, 0)
+        self.statements.append(
+            (
+                "UPDATE message SET state = ?, delivery_count = ? WHERE id = ?",
+                (state, delivery_count, row_id(entity, entry.sequence)),
+            )
+        )
+
+    def rewrite(self, entity: int, entry: Entry, bare: bytes) -> None:
+        """Give a message other bytes of its own."""
+        self.statements.append(
+            (
+                "UPDATE message SET bare = ?, body = NULL WHERE id = ?",
+                (bare, row_id(entity, entry.sequence)),
+            )
+        )
+        if entry.body is not None:
+            self.dropped_bodies[entry.body] = self.dropped_bodies.get(entry.body, 0) + 1
+
+    def run(self, sql: str, *values: Any) -> None:
+        """Any other change, made before messages are added and removed."""
+        self.statements.append((sql, values))
+
+    def finish(self, sql: str, *values: Any) -> None:
+        """A change that comes after all others of the batch."""
+        self.last.append((sql, values))
+
+
+def _runs(ids: list[int]) -> list[tuple[int, int]]:
+    """Neighbouring ids as ranges: consumers mostly settle in order, so there are few."""
+    ids.sort()
+    runs = []
+    first = last = ids[0]
+    for key in ids[1:]:
+        if key != last + 1:
+            runs.append((first, last))
+            first = key
+        last = key
+    runs.append((first, last))
+    return runs
+
+
+class Store:
+    """One namespace's file. Reads see what is committed; ``apply`` and ``commit`` write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.batch = Batch()
+        self.on_change: Callable[[], None] = lambda: None
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            raise FormatError(
+                f"{path} cannot be opened as a Twinbus store: {error}. "
+                "Name another data folder, or move the file away"
+            ) from error
+
+    def _open(self) -> None:
+        self._writer = self._connect()
+        self._prepare()
+        self._reader = self._connect()
+        self._reader.execute("PRAGMA query_only = ON")
+
+    def _connect(self) -> sqlite3.Connection:
+        link = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        link.execute("PRAGMA synchronous = FULL")
+        link.execute("PRAGMA cache_size = -8192")
+        return link
+
+    def _prepare(self) -> None:
+        """Create the file, or make sure that it is one of ours."""
+        known = self._writer.execute("PRAGMA application_id").fetchone()[0]
+        version = self._writer.execute("PRAGMA user_version").fetchone()[0]
+        tables = self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if tables == 0:
+            self._create()
+        elif known != _APPLICATION_ID:
+            raise FormatError(
+                f"{self.path} is a SQLite file, but not a Twinbus store; "
+                "name another data folder, or move the file away"
+            )
+        elif version != FORMAT:
+            raise FormatError(
+                f"{self.path} has format version {version}; this program reads version {FORMAT}. "
+                "Use the release that wrote it, or start with an empty data folder"
+            )
+
+    def _create(self) -> None:
+        # Wider pages hold several 1 KB messages each, which is what makes draining a queue cheap.
+        self._writer.execute("PRAGMA page_size = 16384")
+        self._writer.execute("PRAGMA journal_mode = WAL")
+        script = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
+        self._writer.executescript(f"BEGIN; {script} {_SCHEMA} COMMIT;")
+
+    # -- writing
+
+    def submit(self, callback: Callback) -> None:
+        """Ask to be told when what was added to the batch is on disk, or why it is not."""
+        self.batch.callbacks.append(callback)
+        if len(self.batch.callbacks) == 1:
+            self.on_change()
+
+    def take_batch(self) -> Batch:
+        batch, self.batch = self.batch, Batch()
+        return batch
+
+    def apply(self, batch: Batch) -> None:
+        """Write a batch into an open transaction. Fast: it touches memory, not the disk."""
+        run = self._writer.execute
+        try:
+            run("BEGIN IMMEDIATE")
+            for sql, values in batch.statements:
+                run(sql, values)
+            if batch.inserts:
+                self._writer.executemany(_INSERT, batch.inserts)
+            if batch.deletes:
+                self._writer.executemany(
+                    "DELETE FROM message WHERE id BETWEEN ? AND ?", _runs(batch.deletes)
+                )
+            self._drop_bodies(batch.dropped_bodies)
+            self._count(batch.changes)
+            for sql, values in batch.last:
+                run(sql, values)
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+
+    def _drop_bodies(self, dropped: dict[int, int]) -> None:
+        for body, count in dropped.items():
+            self._writer.execute(
+                "UPDATE body SET holders = holders - ? WHERE id = ?", (count, body)
+            )
+            self._writer.execute("DELETE FROM body WHERE id = ? AND holders <= 0", (body,))
+
+    def _count(self, changes: dict[int, Change]) -> None:
+        self._writer.executemany(
+            "UPDATE entity SET last_sequence = max(last_sequence, ?), active = active + ?, "
+            "deferred = deferred + ?, scheduled = scheduled + ?, bytes = bytes + ?, "
+            "pings = pings + ? WHERE id = ?",
+            [
+                (c.last_sequence, c.active, c.deferred, c.scheduled, c.bytes, c.pings, entity)
+                for entity, c in changes.items()
+            ],
+        )
+
+    def commit(self) -> None:
+        """Make the open transaction durable. Blocks on the disk; safe from another thread."""
+        try:
+            self._writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+
+    def rollback(self) -> None:
+        """Forget the open transaction, whatever state the failure left it in."""
+        if self._writer.in_transaction:
+            try:
+                self._writer.execute("ROLLBACK")
+            except sqlite3.Error:
+                # A connection that cannot even roll back is replaced; SQLite drops its work.
+                self._writer.close()
+                self._writer = self._connect()
+
+    # -- reading
+
+    def load(self, entity: int, after: int, limit: int, max_bytes: int) -> list[Entry]:
+        """Active messages behind a sequence number, oldest first, up to a number of bytes."""
+        values = (row_id(entity, after), row_id(entity + 1, 0))
+        return self._page(_READY, values, limit, max_bytes)
+
+    def load_session(
+        self, entity: int, session: str, after: int, limit: int, max_bytes: int
+    ) -> list[Entry]:
+        values = (entity, session, row_id(entity, after))
+        return self._page(_READY_IN_SESSION, values, limit, max_bytes)
+
+    def browse(
+        self, entity: int, start: int, limit: int, max_bytes: int, session: str | None
+    ) -> list[Entry]:
+        """Messages of any state from a sequence number on, as a peek sees them."""
+        values = (row_id(entity, start), row_id(entity + 1, 0))
+        if session is None:
+            return self._page(_ANY, values, limit, max_bytes)
+        return self._page(_ANY_IN_SESSION, (*values, session), limit, max_bytes)
+
+    def get(self, entity: int, sequence: int) -> Entry | None:
+        rows = self._read(_ONE, (row_id(entity, sequence),))
+        return next((_entry(row) for row in rows), None)
+
+    def next_session(self, entity: int, after: str) -> str | None:
+        """The first session behind a name that has an active message.
+
+        One step down an index, however many messages each session has.
+        """
+        rows = self._read(
+            "SELECT session FROM message WHERE id >> 40 = ? AND session > ? AND state = 0 "
+            "ORDER BY session LIMIT 1",
+            (entity, after),
+        )
+        return next((row[0] for row in rows), None)
+
+    def oldest_sessions(self, entity: int, limit: int) -> list[str]:
+        """The sessions of an entity's oldest active messages, in that order."""
+        rows = self._read(
+            "SELECT session FROM message WHERE id > ? AND id < ? AND state = 0 ORDER BY id LIMIT ?",
+            (row_id(entity, 0), row_id(entity + 1, 0), limit),
+        )
+        return list(dict.fromkeys(row[0] for row in rows))
+
+    def expired(self, now_ms: int, limit: int) -> list[tuple[int, int]]:
+        """(entity, sequence) of messages whose time is up."""
+        rows = self._read(
+            "SELECT id FROM message WHERE expires_ms <= ? AND state != 1 "
+            "ORDER BY expires_ms LIMIT ?",
+            (now_ms, limit),
+        )
+        return [_split(row[0]) for row in rows]
+
+    def due(self, now_ms: int, limit: int) -> list[tuple[int, int]]:
+        """(entity, sequence) of scheduled messages whose time has come."""
+        rows = self._read(
+            "SELECT id FROM message WHERE state = 2 AND due_ms <= ? ORDER BY due_ms, id LIMIT ?",
+            (now_ms, limit),
+        )
+        return [_split(row[0]) for row in rows]
+
+    def next_moment(self) -> int | None:
+        """When the next message expires or becomes due, in milliseconds."""
+        rows = self._read(
+            "SELECT min(moment) FROM (SELECT min(expires_ms) AS moment FROM message "
+            "WHERE expires_ms IS NOT NULL UNION ALL "
+            "SELECT min(due_ms) FROM message WHERE state = 2)",
+            (),
+        )
+        return next((row[0] for row in rows), None)
+
+    def query(self, sql: str, *values: Any) -> list[Row]:
+        """Any other read."""
+        return self._read(sql, values)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+    def _page(self, sql: str, values: Row, limit: int, max_bytes: int) -> list[Entry]:
+        entries: list[Entry] = []
+        try:
+            cursor = self._reader.execute(sql + " ORDER BY message.id LIMIT ?", (*values, limit))
+            for row in cursor:
+                entry = _entry(row)
+                entries.append(entry)
+                max_bytes -= entry.size
+                if max_bytes <= 0:
+                    break
+            cursor.close()
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+        return entries
+
+    def _read(self, sql: str, values: Iterable[Any]) -> list[Row]:
+        try:
+            return self._reader.execute(sql, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+
+
+def _entry(row: Row) -> Entry:
+    return Entry(row[0] & (1 << SEQUENCE_BITS) - 1, *row[1:])
+
+
+def _split(key: int) -> tuple[int, int]:
+    return key >> SEQUENCE_BITS, key & (1 << SEQUENCE_BITS) - 1
+
+
+def _translated(error: sqlite3.Error) -> StoreError:
+    name = getattr(error, "sqlite_errorname", "")
+    full = name.startswith("SQLITE_FULL")
+    reason = "the disk is full" if full else f"the store failed: {error} ({name})"
+    return StoreError(reason, full=full)
