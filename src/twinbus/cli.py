@@ -71,7 +71,7 @@ def broker(
         list[str] | None, typer.Option("--queue", help="A queue to create if it is not there.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="A TOML file that names namespaces and queues.")
+        Path | None, typer.Option("--config", help="A TOML file, or the emulator's config.json.")
     ] = None,
     host: Annotated[
         str, typer.Option("--host", help="The address to listen on; loopback unless you say so.")
@@ -126,16 +126,11 @@ def _namespaces(
         ConfigError,
         NamespaceConfig,
         check_together,
-        read_toml,
     )
     from twinbus.broker.descriptions import QueueDescription, check_path
 
     if config is not None:
-        if names or ports or admin_ports or queues:
-            raise ConfigError(
-                "--config says it all; leave out --name, --port, --admin-port, --queue"
-            )
-        return read_toml(config)
+        return _from_file(config, names, ports, admin_ports, queues)
     names = names or ["twinbus"]
     ports = ports or [DEFAULT_PORT + index for index in range(len(names))]
     admin_ports = admin_ports or [DEFAULT_ADMIN_PORT + index for index in range(len(names))]
@@ -152,6 +147,25 @@ def _namespaces(
     ]
     check_together(namespaces)
     return namespaces
+
+
+def _from_file(
+    config: Path,
+    names: list[str] | None,
+    ports: list[int] | None,
+    admin_ports: list[int] | None,
+    queues: list[str] | None,
+) -> list[NamespaceConfig]:
+    from twinbus.broker.config import ConfigError, read_toml
+    from twinbus.broker.emulator import read_emulator
+
+    if names or queues:
+        raise ConfigError("--config names namespaces and queues; leave out --name and --queue")
+    if config.suffix.lower() == ".json":
+        return read_emulator(config, ports, admin_ports)
+    if ports or admin_ports:
+        raise ConfigError("a TOML file has the ports; leave out --port and --admin-port")
+    return read_toml(config)
 
 
 def _print_ready(running: Broker) -> None:

@@ -117,6 +117,8 @@ class Connection:
         """As a client: start a session. It may be used at once."""
         channel = next(n for n in range(self._channel_max + 1) if n not in self._sessions)
         session = self._sessions[channel] = Session(self, channel)
+        if self.phase is Phase.CLOSED:
+            session.silence()
         session.begin()
         return session
 
@@ -252,7 +254,7 @@ class Connection:
             if not known:
                 raise ProtocolError(
                     "amqp:unauthorized-access",
-                    f"the SASL mechanism {performative.mechanism} is not offered; "
+                    f"the SASL mechanism {performative.mechanism[:32]} is not offered; "
                     f"use one of {', '.join(self._mechanisms)}",
                 )
             self._sasl_done, self.phase = True, Phase.HEADER

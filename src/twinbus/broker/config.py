@@ -1,6 +1,6 @@
 """What a broker is told to serve: its namespaces and the entities declared for them.
 
-From the command line, or from a TOML file:
+From the command line, from a TOML file (here), or from the emulator's config.json (`emulator`):
 
     [[namespace]]
     name = "contoso"
@@ -10,19 +10,28 @@ From the command line, or from a TOML file:
     [[namespace.queue]]
     name = "orders"
     lock_duration = "PT30S"        # durations: ISO 8601, or a number of seconds
-    max_delivery_count = 5
+
+    [[namespace.topic]]
+    name = "events"
+    [[namespace.topic.subscription]]
+    name = "audit"
+    [[namespace.topic.subscription.rule]]
+    name = "large"
+    sql = "amount > 1000"          # or: correlation = { label = "x", properties = { a = 1 } }
+    action = "SET size = 'large'"
 
 An entity that is declared and not there is created; one that is there is left as it is. A file
-that is wrong in any place is refused whole.
+that is wrong in any place is refused whole, with the line.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import isodate
 
@@ -31,16 +40,41 @@ from twinbus.broker.descriptions import (
     DescriptionError,
     QueueDescription,
     Status,
+    SubscriptionDescription,
+    TopicDescription,
     check_name,
     check_path,
 )
+from twinbus.broker.rules import (
+    CorrelationFilter,
+    Rule,
+    RuleError,
+    SqlFilter,
+    SqlRuleAction,
+    TrueFilter,
+)
+from twinbus.broker.sql import SqlError
 
 DEFAULT_PORT = 5672
 DEFAULT_ADMIN_PORT = 5300
 
+D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
+
 
 class ConfigError(ValueError):
     """The configuration cannot be served; the text says where and why."""
+
+
+@dataclass
+class SubscriptionConfig:
+    description: SubscriptionDescription
+    rules: list[Rule] = field(default_factory=list)
+
+
+@dataclass
+class TopicConfig:
+    description: TopicDescription
+    subscriptions: dict[str, SubscriptionConfig] = field(default_factory=dict)
 
 
 @dataclass
@@ -52,6 +86,7 @@ class NamespaceConfig:
     admin_port: int = DEFAULT_ADMIN_PORT
     key: str | None = field(default=None, repr=False)
     queues: dict[str, QueueDescription] = field(default_factory=dict)
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         try:
@@ -61,6 +96,26 @@ class NamespaceConfig:
         for what, port in (("port", self.port), ("admin_port", self.admin_port)):
             if not 0 <= port <= 65_535:
                 raise ConfigError(f"the {what} of '{self.name}' is {port}; use 0 to 65535")
+
+    def check(self) -> None:
+        """Raise unless the declared entities can live together."""
+        seen: set[str] = set()
+        for path in [*self.queues, *self.topics]:
+            if path.lower() in seen:
+                raise ConfigError(f"'{path}' of '{self.name}' is declared twice")
+            seen.add(path.lower())
+        for path, description in self.receivers():
+            for target in (description.forward_to, description.forward_dead_letters_to):
+                if target is not None and target.lower() not in seen:
+                    raise ConfigError(
+                        f"'{path}' of '{self.name}' forwards to '{target}', which is not declared"
+                    )
+
+    def receivers(self) -> Iterator[tuple[str, QueueDescription | SubscriptionDescription]]:
+        yield from self.queues.items()
+        for topic, config in self.topics.items():
+            for name, subscription in config.subscriptions.items():
+                yield f"{topic}/Subscriptions/{name}", subscription.description
 
 
 def check_together(namespaces: list[NamespaceConfig]) -> None:
@@ -80,104 +135,215 @@ def check_together(namespaces: list[NamespaceConfig]) -> None:
             ports[port] = namespace.name
 
 
+# ---------------------------------------------------------------- where in the file
+
+
+class Place:
+    """Where in a file we are, by the names that lead there; finds the line to complain about."""
+
+    def __init__(self, path: Path, text: str, names: tuple[str, ...] = ()) -> None:
+        self._path = path
+        self._text = text
+        self._names = names
+
+    def inside(self, name: str) -> Place:
+        return Place(self._path, self._text, (*self._names, name))
+
+    def refuse(self, reason: object, cause: Exception | None = None) -> NoReturn:
+        raise ConfigError(f"{self._path}, line {self._line()}: {reason}") from cause
+
+    def _line(self) -> int:
+        """The line of the last name, each looked for behind the one before it."""
+        at = 0
+        for name in self._names:
+            found = self._text.find(name, at)
+            at = found if found >= 0 else at
+        return self._text.count("\n", 0, at) + 1
+
+
+# ---------------------------------------------------------------- TOML
+
+
 def read_toml(path: Path) -> list[NamespaceConfig]:
     """The namespaces of a configuration file."""
+    text = read_text(path)
     try:
-        document = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    unknown = set(document) - {"namespace"}
-    items = document.get("namespace")
-    if unknown or not isinstance(items, list) or not items:
-        what = f"[{min(unknown)}] is not known" if unknown else "there is no [[namespace]]"
-        raise ConfigError(f"{path}: {what}; the file holds one or more [[namespace]] tables")
-    namespaces = []
-    for index, item in enumerate(items):
-        try:
-            namespaces.append(_namespace(item, index))
-        except (ConfigError, DescriptionError) as error:
-            raise ConfigError(f"{path}: {error}") from error
+    place = Place(path, text)
+    _check_keys(document, {"namespace"}, place)
+    items = tables(document.get("namespace"), "namespace", place)
+    if not items:
+        place.refuse("there is no [[namespace]]")
+    namespaces = [_namespace(item, index, place) for index, item in enumerate(items)]
     check_together(namespaces)
     return namespaces
 
 
-def _namespace(item: dict[str, Any], index: int) -> NamespaceConfig:
-    where = f"[[namespace]] number {index + 1}"
-    _check_keys(item, {"name", "port", "admin_port", "key", "queue"}, where)
-    if not isinstance(item.get("name"), str):
-        raise ConfigError(f"{where} has no name")
-    namespace = NamespaceConfig(
-        item["name"],
-        _integer(item.get("port", DEFAULT_PORT + index), f"port of {where}"),
-        _integer(item.get("admin_port", DEFAULT_ADMIN_PORT + index), f"admin_port of {where}"),
-        item.get("key"),
-    )
-    for queue in item.get("queue", []):
-        path, description = _queue(queue, namespace.name)
-        if path.lower() in {known.lower() for known in namespace.queues}:
-            raise ConfigError(f"the queue '{path}' of '{namespace.name}' is declared twice")
-        namespace.queues[path] = description
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
+
+
+def _namespace(item: dict[str, Any], index: int, place: Place) -> NamespaceConfig:
+    name = _name(item, "namespace", place)
+    place = place.inside(name)
+    _check_keys(item, {"name", "port", "admin_port", "key", "queue", "topic"}, place)
+    try:
+        namespace = NamespaceConfig(
+            name,
+            _typed(item.get("port", DEFAULT_PORT + index), int, place.inside("port")),
+            _typed(item.get("admin_port", DEFAULT_ADMIN_PORT + index), int, place),
+            _typed(item.get("key", ""), str, place.inside("key")) or None,
+        )
+    except ConfigError as error:
+        if "line" in str(error):
+            raise
+        place.refuse(error, error)
+    for queue in tables(item.get("queue"), "queue", place):
+        path, at = _path(queue, namespace.queues, "queue", place)
+        namespace.queues[path] = describe(QueueDescription, queue, at)
+    for topic in tables(item.get("topic"), "topic", place):
+        path, at = _path(topic, namespace.topics, "topic", place)
+        subscriptions = tables(topic.pop("subscription", None), "subscription", at)
+        config = TopicConfig(describe(TopicDescription, topic, at))
+        namespace.topics[path] = config
+        for subscription in subscriptions:
+            _subscription(subscription, config, at)
+    try:
+        namespace.check()
+    except ConfigError as error:
+        place.refuse(error, error)
     return namespace
 
 
-def _queue(item: dict[str, Any], namespace: str) -> tuple[str, QueueDescription]:
-    path = item.get("name")
-    if not isinstance(path, str):
-        raise ConfigError(f"a [[namespace.queue]] of '{namespace}' has no name")
-    where = f"the queue '{path}' of '{namespace}'"
-    check_path(path)
-    known = {field.name for field in fields(QueueDescription)} - {"access_rules"}
-    _check_keys(item, known | {"name"}, where)
-    values: dict[str, Any] = {}
-    defaults = {field.name: field.default for field in fields(QueueDescription)}
-    for name, value in item.items():
-        if name != "name":
-            values[name] = _setting(value, defaults[name], f"{name} of {where}")
+def _path(
+    item: dict[str, Any], known: dict[str, Any], what: str, place: Place
+) -> tuple[str, Place]:
+    path = _name(item, what, place)
+    place = place.inside(path)
     try:
-        return path, QueueDescription(**values)
+        check_path(path)
     except DescriptionError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        place.refuse(error, error)
+    if path.lower() in {each.lower() for each in known}:
+        place.refuse(f"the {what} '{path}' is declared twice")
+    return path, place
 
 
-def _setting(value: Any, default: Any, where: str) -> Any:
+def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> None:
+    name = _name(item, "subscription", place)
+    place = place.inside(name)
+    rules = tables(item.pop("rule", None), "rule", place)
+    try:
+        check_name(name, "subscription")
+    except DescriptionError as error:
+        place.refuse(error, error)
+    if name.lower() in {each.lower() for each in topic.subscriptions}:
+        place.refuse(f"the subscription '{name}' is declared twice")
+    config = SubscriptionConfig(describe(SubscriptionDescription, item, place))
+    config.rules = [_rule(rule, place) for rule in rules]
+    topic.subscriptions[name] = config
+
+
+def _rule(item: dict[str, Any], place: Place) -> Rule:
+    name = _name(item, "rule", place)
+    place = place.inside(name)
+    _check_keys(item, {"name", "sql", "correlation", "action"}, place)
+    if "sql" in item and "correlation" in item:
+        place.refuse(f"the rule '{name}' has both sql and correlation; give one")
+    return make_rule(name, item.get("sql"), item.get("correlation"), item.get("action"), place)
+
+
+def make_rule(name: str, sql: Any, correlation: Any, action: Any, place: Place) -> Rule:
+    """A rule from its parts, any of which may be missing."""
+    try:
+        check_name(name, "rule")
+        condition: TrueFilter | SqlFilter | CorrelationFilter = TrueFilter()
+        if sql is not None:
+            condition = SqlFilter(_typed(sql, str, place.inside("sql")))
+        elif correlation is not None:
+            condition = CorrelationFilter(**_typed(correlation, dict, place))
+        act = None if action is None else SqlRuleAction(_typed(action, str, place))
+        return Rule(name, condition, act)
+    except (DescriptionError, RuleError, SqlError, TypeError) as error:
+        place.refuse(f"the rule '{name}': {error}", error)
+
+
+# ---------------------------------------------------------------- values
+
+
+def describe(kind: type[D], item: dict[str, Any], place: Place) -> D:
+    """A description from settings by their names."""
+    defaults: dict[str, Any] = {
+        each.name: each.default for each in fields(kind) if each.name != "access_rules"
+    }
+    _check_keys(item, {*defaults, "name"}, place)
+    values = {
+        name: _setting(value, defaults[name], place.inside(name))
+        for name, value in item.items()
+        if name != "name"
+    }
+    try:
+        return kind(**values)
+    except DescriptionError as error:
+        place.refuse(error, error)
+
+
+def _setting(value: Any, default: Any, place: Place) -> Any:
     if isinstance(default, timedelta):
-        return duration(value, where)
+        return duration(value, place)
     if isinstance(default, Status):
         try:
             return Status(value)
         except ValueError as error:
-            names = ", ".join(Status)
-            raise ConfigError(f"{where} is '{value}'; it can be {names}") from error
-    wanted = type(default) if default is not None else str
-    if type(value) is not wanted:
-        raise ConfigError(f"{where} is {value!r}, which is not a {wanted.__name__}")
-    return value
+            place.refuse(f"'{value}' is not a status; use {', '.join(Status)}", error)
+    return _typed(value, str if default is None else type(default), place)
 
 
-def duration(value: Any, where: str) -> timedelta:
+def duration(value: Any, place: Place) -> timedelta:
     """A duration from ISO 8601 text or a number of seconds."""
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return timedelta(seconds=value)
         parsed = isodate.parse_duration(value)
-        if isinstance(parsed, timedelta):
-            return parsed
     except OverflowError:
         return FOREVER
     except (isodate.ISO8601Error, TypeError, ValueError) as error:
-        raise ConfigError(f"{where} is {value!r}; write 'PT30S', or 30 for seconds") from error
-    raise ConfigError(f"{where} is {value!r}; months and years have no fixed length")
+        place.refuse(f"{value!r} is not a duration; write 'PT30S', or 30 for seconds", error)
+    if not isinstance(parsed, timedelta):
+        place.refuse(f"{value!r} is not a duration here: months and years have no fixed length")
+    return parsed
 
 
-def _integer(value: Any, where: str) -> int:
-    if type(value) is not int:
-        raise ConfigError(f"{where} is {value!r}, which is not a whole number")
+def tables(value: Any, what: str, place: Place) -> list[dict[str, Any]]:
+    """A list of tables, or nothing."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        place.inside(what).refuse(f"'{what}' is not a list of tables")
+    return [dict(item) for item in value]
+
+
+def _name(item: dict[str, Any], what: str, place: Place) -> str:
+    name = item.get("name")
+    if not isinstance(name, str) or not name:
+        place.inside(what).refuse(f"a {what} has no name")
+    return str(name)
+
+
+def _typed(value: Any, kind: type[Any], place: Place) -> Any:
+    if type(value) is not kind:
+        place.refuse(f"{value!r} is not of type {kind.__name__}")
     return value
 
 
-def _check_keys(item: dict[str, Any], known: set[str], where: str) -> None:
+def _check_keys(item: dict[str, Any], known: set[str], place: Place) -> None:
     for key in item:
         if key not in known:
-            raise ConfigError(f"{where} has '{key}'; known are {', '.join(sorted(known))}")
+            place.inside(key).refuse(f"'{key}' is not known; known are {', '.join(sorted(known))}")

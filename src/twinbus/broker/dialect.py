@@ -55,9 +55,10 @@ from twinbus.broker.access import AccessError, Grant, Token, resource_path, veri
 from twinbus.broker.delivery import payload, ticks
 from twinbus.broker.descriptions import Claim
 from twinbus.broker.entities import Entity, EntityDisabledError, NotAllowedError
-from twinbus.broker.management import OPERATIONS, Reply, Request, refusal, reply_properties
+from twinbus.broker.management import OPERATIONS
 from twinbus.broker.namespace import MAX_MESSAGE_BYTES, MessageError, Namespace, TooLargeError
 from twinbus.broker.queue import Burial, Queue, QueueError
+from twinbus.broker.requests import Reply, Request, refusal, reply_properties
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
 from twinbus.broker.store import Entry, StoreError
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from twinbus.broker.committer import Committer
 from twinbus.broker.dialect import Client
@@ -41,8 +41,20 @@ class Clock:
         return int((time.monotonic() + self._offset) * 1000)
 
 
+class Carrier(Protocol):
+    """Whatever carries one client's bytes."""
+
+    def tick(self, now_s: float) -> None: ...
+
+    def close(self) -> None:
+        """Say goodbye and close."""
+
+    def abort(self) -> None:
+        """Close without a word."""
+
+
 class AmqpProtocol(asyncio.Protocol):
-    """One AMQP connection's bytes."""
+    """One AMQP connection's bytes on a TCP or TLS connection."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -176,20 +188,20 @@ class Host:
         address: Address,
         clock: Callable[[], int],
         tls: Callable[[], ssl.SSLContext],
-        http: Callable[[], asyncio.Protocol],
     ) -> None:
         self.namespace = namespace
         self.address = address
         self.clock = clock
-        self.protocols: dict[AmqpProtocol, None] = {}
+        self.protocols: dict[Carrier, None] = {}
         self._tls = tls
-        self._http = http
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
 
-    async def start(self) -> None:
+    async def start(self, http: Callable[[], asyncio.Protocol]) -> None:
+        """Listen. ``http`` makes the protocol for a connection that turns out to speak HTTP."""
         self.loop = asyncio.get_running_loop()
+        self._http = http
         self._socket = listening_socket(self.address)
         self.address.port = self._socket.getsockname()[1]
         self.committer = Committer(self.namespace, self.clock)
@@ -236,8 +248,12 @@ class Host:
         """See by the first byte what the peer speaks, without taking the byte away."""
         try:
             first = await asyncio.wait_for(self._first_byte(sock), HANDSHAKE_S)
-            context = self._tls_context() if first == TLS_FIRST_BYTE else None
-            await self.loop.connect_accepted_socket(lambda: AmqpProtocol(self), sock, ssl=context)
+            if first == TLS_FIRST_BYTE:
+                await self.loop.connect_accepted_socket(
+                    lambda: FirstByteProtocol(self), sock, ssl=self._tls_context()
+                )
+            else:
+                await self.loop.connect_accepted_socket(lambda: self.protocol_for(first), sock)
         except (OSError, ssl.SSLError, TimeoutError) as error:
             log.info("a connection to '%s' came to nothing: %s", self.namespace.name, error)
             sock.close()

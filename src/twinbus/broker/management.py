@@ -1,145 +1,24 @@
-"""Requests to ``<entity>/$management``: what a client asks about messages besides receiving them.
-
-Each operation is a function of the asker and the request's body. It answers through ``reply``, at
-once or after the commit; what it refuses it raises, and the caller turns that into a status.
-"""
+"""What a client asks of ``<entity>/$management``, about messages, besides receiving them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from twinbus.amqp.message import Message, application_properties, body_value
-from twinbus.amqp.types import Array, CodecError, Symbol, Timestamp
+from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import Claim
-from twinbus.broker.entities import (
-    Entity,
-    EntityDisabledError,
-    EntityNotFoundError,
-    NotAllowedError,
-)
-from twinbus.broker.namespace import MessageError, Namespace
-from twinbus.broker.queue import (
-    Burial,
-    Done,
-    LockLostError,
-    NotFoundError,
-    Queue,
-    QueueError,
-)
-from twinbus.broker.sessions import Session, SessionLostError, SessionQueue, SessionTakenError
-from twinbus.broker.store import Entry, StoreError
+from twinbus.broker.namespace import MessageError
+from twinbus.broker.queue import Burial, Done
+from twinbus.broker.requests import Reply, Request
+from twinbus.broker.store import Entry
+from twinbus.broker.subscription_rules import add_rule, enumerate_rules, remove_rule
 
 # A peek that asks for more gets this many; it asks again.
 MAX_PEEK = 250
 ALL_SESSIONS_MS = 253_402_300_800_000
-
-_STATUS: dict[type[Exception], int] = {
-    LockLostError: 410,
-    SessionLostError: 410,
-    NotFoundError: 404,
-    EntityNotFoundError: 404,
-    SessionTakenError: 410,
-    EntityDisabledError: 403,
-    MessageError: 400,
-    NotAllowedError: 400,
-}
-
-
-@dataclass(slots=True)
-class Reply:
-    status: int
-    description: str
-    body: dict[str, Any] | None = None
-    condition: str | None = None
-
-
-@dataclass(slots=True)
-class Request:
-    """One request: who asks, of which queue, what, and how to answer."""
-
-    namespace: Namespace
-    entity: Entity
-    queue: Queue
-    now_ms: int
-    body: dict[Any, Any]
-    reply: Callable[[Reply], None]
-
-    def answer(self, body: dict[str, Any]) -> None:
-        self.reply(Reply(200, "OK", body))
-
-    def when_stored(self, body: dict[str, Any] | None = None) -> Done:
-        """A callback that answers once the commit is through."""
-
-        def done(error: Exception | None) -> None:
-            self.reply(Reply(200, "OK", body or {}) if error is None else refusal(error))
-
-        return done
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.body:
-            raise MessageError(f"The request lacks '{name}'.")
-        return self.body[name]
-
-    def numbers(self, name: str) -> list[int]:
-        values = self[name]
-        if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
-            raise MessageError(f"'{name}' is not a list of numbers.")
-        return [int(value) for value in values]
-
-    def number(self, name: str) -> int:
-        value = self[name]
-        if not isinstance(value, int):
-            raise MessageError(f"'{name}' is not a number.")
-        return int(value)
-
-    def tokens(self) -> list[bytes]:
-        values = self["lock-tokens"]
-        if not isinstance(values, list) or not all(isinstance(value, UUID) for value in values):
-            raise MessageError("'lock-tokens' is not a list of uuids.")
-        return [value.bytes_le for value in values]
-
-    def sessions(self) -> SessionQueue:
-        if not isinstance(self.queue, SessionQueue):
-            raise NotAllowedError(f"'{self.queue.path}' has no sessions.")
-        return self.queue
-
-    def session_id(self) -> str:
-        value = self["session-id"]
-        if not isinstance(value, str):
-            raise MessageError("'session-id' is not a string.")
-        return value
-
-    def session(self) -> Session | None:
-        """The session the request speaks of, which must still be held."""
-        if self.body.get("session-id") is None:
-            return None
-        return self.sessions().session(self.session_id())
-
-
-def refusal(error: Exception) -> Reply:
-    """How an error looks as an answer."""
-    if isinstance(error, StoreError):
-        condition = "amqp:resource-limit-exceeded" if error.full else "amqp:internal-error"
-        return Reply(500, f"{error}. Nothing was changed; try again.", condition=condition)
-    condition = error.condition if isinstance(error, QueueError) else "amqp:internal-error"
-    return Reply(_STATUS.get(type(error), 500), str(error), condition=condition)
-
-
-def read_request(payload: bytes) -> tuple[str, dict[Any, Any], Any]:
-    """The operation, the application properties and the body of a request."""
-    message = Message.parse(payload)
-    properties = application_properties(message.bare)
-    operation = properties.get("operation")
-    if not isinstance(operation, str):
-        raise CodecError("the request names no operation")
-    return operation, properties, body_value(message.bare)
-
-
-# ---------------------------------------------------------------- operations
+MAX_DELETE = 4_000
 
 
 def _renew_lock(request: Request) -> None:
@@ -286,6 +165,23 @@ def _list_sessions(request: Request) -> None:
     )
 
 
+def _batch_delete(request: Request) -> None:
+    """Delete ready messages that were enqueued before a moment, oldest first."""
+    before = request["enqueued-time-utc"]
+    if not isinstance(before, int):
+        raise MessageError("'enqueued-time-utc' is not a time.")
+    body: dict[str, Any] = {}
+    count = request.queue.purge(
+        min(request.number("message-count"), MAX_DELETE),
+        int(before),
+        request.session(),
+        request.when_stored(body),
+    )
+    body["message-count"] = Int(count)
+    if count == 0:
+        request.reply(Reply(204, "No messages.", {}))
+
+
 Operation = Callable[[Request], None]
 _PREFIX = "com.microsoft:"
 
@@ -300,13 +196,8 @@ OPERATIONS: dict[str, tuple[Claim, Operation]] = {
     _PREFIX + "get-session-state": (Claim.LISTEN, _get_session_state),
     _PREFIX + "set-session-state": (Claim.LISTEN, _set_session_state),
     _PREFIX + "get-message-sessions": (Claim.LISTEN, _list_sessions),
+    _PREFIX + "batch-delete-messages": (Claim.LISTEN, _batch_delete),
+    _PREFIX + "add-rule": (Claim.LISTEN, add_rule),
+    _PREFIX + "remove-rule": (Claim.LISTEN, remove_rule),
+    _PREFIX + "enumerate-rules": (Claim.LISTEN, enumerate_rules),
 }
-
-STATUS_CODE, STATUS_TEXT, ERROR_CONDITION = "statusCode", "statusDescription", "errorCondition"
-
-
-def reply_properties(reply: Reply) -> dict[str, Any]:
-    properties: dict[str, Any] = {STATUS_CODE: reply.status, STATUS_TEXT: reply.description}
-    if reply.condition is not None:
-        properties[ERROR_CONDITION] = Symbol(reply.condition)
-    return properties

@@ -437,6 +437,31 @@ class Queue:
         whole.delivery_count = count
         self._bury(self, Burial(whole, reason, text))
 
+    def purge(self, limit: int, before_ms: int, owner: Holder | None, done: Done) -> int:
+        """Delete ready messages that were enqueued before a moment; answers how many."""
+        window = self._window if owner is None else owner.window
+        entries: list[Entry] = []
+        while len(entries) < limit:
+            entry = window.next()
+            if entry is None:
+                break
+            if entry.enqueued_ms >= before_ms:
+                window.give_back(entry.sequence)
+                break
+            entries.append(entry)
+        for entry in entries:
+            self.held[entry.sequence] = b""
+            self.store.batch.delete(self.entity, entry)
+        if entries:
+            self.store.submit(lambda error: self._purged(entries, error, done))
+        return len(entries)
+
+    def _purged(self, entries: list[Entry], error: StoreError | None, done: Done) -> None:
+        self._deleted(entries, error, done)
+        if error is not None:
+            for entry in entries:
+                self.come_back(entry)
+
     # -- looking, and receiving by number
 
     def peek(self, start: int, limit: int, session: str | None = None) -> list[Entry]:

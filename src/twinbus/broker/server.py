@@ -13,19 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-
 from twinbus.broker.access import ROOT_RULE, new_key, root_rule
+from twinbus.broker.admin import admin_app
 from twinbus.broker.certificate import self_signed, server_context, write_private
-from twinbus.broker.config import ConfigError, NamespaceConfig
-from twinbus.broker.entities import EntityExistsError
+from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
+from twinbus.broker.descriptions import QueueDescription
+from twinbus.broker.entities import Directory, EntityExistsError
 from twinbus.broker.http import HttpFactory
 from twinbus.broker.listener import Address, Clock, Host, listening_socket
 from twinbus.broker.namespace import Namespace
+from twinbus.broker.queue import Done
 from twinbus.broker.store import Store
+from twinbus.broker.websocket import web_app
 
 log = logging.getLogger("twinbus.broker")
 
@@ -62,6 +61,8 @@ class Broker:
     async def start(self) -> None:
         """Open everything; if one part cannot, close what was opened and say why."""
         try:
+            if self.config.tls_certificate is None:
+                self_signed(self._folder(self.config.data))  # so that users find it to trust it
             for namespace in self.config.namespaces:
                 await self._start(namespace)
         except BaseException:
@@ -69,32 +70,35 @@ class Broker:
             raise
 
     async def _start(self, config: NamespaceConfig) -> None:
-        folder = self.config.data / config.name
-        self._lock_folder(folder)
+        folder = self._folder(self.config.data / config.name)
+        self._lock(folder)
         key = config.key or self.config.key or _kept_key(folder)
         namespace = Namespace(
             config.name, self.config.open_store(folder / "messages.db"), [root_rule(key)]
         )
-        factory = HttpFactory(_app(namespace))
+        host = Host(namespace, Address(self.config.host, config.port), self.clock, self._tls)
+        factory = HttpFactory(web_app(host, admin_app(namespace, self.clock)))
         self._factories.append(factory)
-        address = Address(self.config.host, config.port)
-        host = Host(namespace, address, self.clock, self._tls, factory)
-        await host.start()
+        await host.start(factory)
         self.hosts.append(host)
         await self._declare(host, config)
         sock = listening_socket(Address(self.config.host, config.admin_port))
         self.admin_ports.append(sock.getsockname()[1])
         self._servers.append(await asyncio.get_running_loop().create_server(factory, sock=sock))
 
-    def _lock_folder(self, folder: Path) -> None:
-        """Two brokers on one folder would each believe the messages are theirs."""
+    @staticmethod
+    def _folder(folder: Path) -> Path:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = (folder / "lock").open("w")
         except OSError as error:
             raise BrokerError(
                 f"the data folder {folder} cannot be used: {error.strerror}; name another"
             ) from error
+        return folder
+
+    def _lock(self, folder: Path) -> None:
+        """Two brokers on one folder would each believe the messages are theirs."""
+        file = (folder / "lock").open("w")
         self._locks.append(file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,18 +108,51 @@ class Broker:
             ) from error
 
     async def _declare(self, host: Host, config: NamespaceConfig) -> None:
+        """Create what is declared and not there, those that others forward to first."""
+        directory = host.namespace.directory
+        forwarding = [path for path, each in config.queues.items() if _forwards(each)]
+        await self._create(
+            *(
+                partial(directory.create_queue, path, description)
+                for path, description in config.queues.items()
+                if path not in forwarding
+            ),
+            *(
+                partial(directory.create_topic, path, t.description)
+                for path, t in config.topics.items()
+            ),
+        )
+        for path in forwarding:
+            await self._create(partial(directory.create_queue, path, config.queues[path]))
+        for path, topic in config.topics.items():
+            for name, subscription in topic.subscriptions.items():
+                await self._subscribe(directory, path, name, subscription)
+
+    async def _subscribe(
+        self, directory: Directory, topic: str, name: str, config: SubscriptionConfig
+    ) -> None:
+        first = config.rules[0] if config.rules else None
+        created = await self._create(
+            partial(directory.create_subscription, topic, name, config.description, first)
+        )
+        if created:
+            await self._create(
+                *(partial(directory.create_rule, topic, name, rule) for rule in config.rules[1:])
+            )
+
+    async def _create(self, *creations: Callable[[int, Done], None]) -> int:
+        """Wait for all of these to be on disk; answers how many were not there before."""
         loop = asyncio.get_running_loop()
         waiting = []
-        for path, description in config.queues.items():
+        for create in creations:
             created: asyncio.Future[None] = loop.create_future()
             try:
-                host.namespace.directory.create_queue(
-                    path, description, self.clock(), partial(_resolve, created)
-                )
+                create(self.clock(), partial(_resolve, created))
             except EntityExistsError:
                 continue  # it is there from an earlier run, with its messages
             waiting.append(created)
         await asyncio.gather(*waiting)
+        return len(waiting)
 
     def _tls(self) -> ssl.SSLContext:
         certificate, key = self.config.tls_certificate, self.config.tls_key
@@ -147,6 +184,10 @@ class Broker:
         }
 
 
+def _forwards(description: QueueDescription) -> bool:
+    return bool(description.forward_to or description.forward_dead_letters_to)
+
+
 def check_tls(certificate: Path | None, key: Path | None) -> None:
     """Raise unless TLS can be served with these, before anything is started."""
     if (certificate is None) != (key is None):
@@ -175,13 +216,6 @@ def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(error)
-
-
-def _app(namespace: Namespace) -> Starlette:
-    async def health(request: Request) -> JSONResponse:
-        return JSONResponse({"status": "ready", "namespace": namespace.name})
-
-    return Starlette(routes=[Route("/health", health)])
 
 
 async def run(config: BrokerConfig, ready: Callable[[Broker], None]) -> None:
