@@ -28,7 +28,7 @@ unit: setup
 	$(BIN)/pytest --numprocesses 6
 
 bench-broker: setup
-	$(BIN)/python bench/broker.py
+	$(BIN)/python -m bench.broker $(FIGURES)
 
 # Only for whoever changes the dependencies: writes the lock anew for every platform.
 lock:

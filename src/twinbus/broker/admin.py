@@ -159,7 +159,7 @@ class _Admin:
         self._name = namespace.name
         self._directory = namespace.directory
         self._clock = clock
-        self._created_ms = clock()
+        self._created_ms = namespace.store.created_ms()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

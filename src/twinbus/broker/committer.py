@@ -85,7 +85,11 @@ class Committer:
             self.namespace.store.rollback()
         self._report(error)
         self._in_flight = 0
-        self.namespace.committed(batch, error, self._clock())
+        try:
+            self.namespace.committed(batch, error, self._clock())
+        except Exception:
+            # One client's trouble must not stop the commits of all others.
+            log.exception("a client of '%s' could not be told of a commit", self.namespace.name)
         paused, self._paused = self._paused, []
         for resume in paused:
             resume()

@@ -93,6 +93,8 @@ class NamespaceConfig:
             check_name(self.name, "namespace")
         except DescriptionError as error:
             raise ConfigError(str(error)) from error
+        if not self.name.strip("."):
+            raise ConfigError(f"'{self.name}' cannot be a namespace's name: its folder has it too")
         for what, port in (("port", self.port), ("admin_port", self.admin_port)):
             if not 0 <= port <= 65_535:
                 raise ConfigError(f"the {what} of '{self.name}' is {port}; use 0 to 65535")
@@ -150,7 +152,8 @@ class Place:
         return Place(self._path, self._text, (*self._names, name))
 
     def refuse(self, reason: object, cause: Exception | None = None) -> NoReturn:
-        raise ConfigError(f"{self._path}, line {self._line()}: {reason}") from cause
+        where = f" ({'.'.join(self._names)})" if self._names else ""
+        raise ConfigError(f"{self._path}, line {self._line()}{where}: {reason}") from cause
 
     def _line(self) -> int:
         """The line of the last name, each looked for behind the one before it."""
@@ -177,7 +180,10 @@ def read_toml(path: Path) -> list[NamespaceConfig]:
     if not items:
         place.refuse("there is no [[namespace]]")
     namespaces = [_namespace(item, index, place) for index, item in enumerate(items)]
-    check_together(namespaces)
+    try:
+        check_together(namespaces)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     return namespaces
 
 
@@ -198,7 +204,9 @@ def _namespace(item: dict[str, Any], index: int, place: Place) -> NamespaceConfi
         namespace = NamespaceConfig(
             name,
             _typed(item.get("port", DEFAULT_PORT + index), int, place.inside("port")),
-            _typed(item.get("admin_port", DEFAULT_ADMIN_PORT + index), int, place),
+            _typed(
+                item.get("admin_port", DEFAULT_ADMIN_PORT + index), int, place.inside("admin_port")
+            ),
             _typed(item.get("key", ""), str, place.inside("key")) or None,
         )
     except ConfigError as error:

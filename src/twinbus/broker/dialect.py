@@ -191,6 +191,7 @@ class Client:
         )
         self._clock = clock
         self._on_output = on_output
+        self._now_ms = clock()
         self._grants: dict[str, Grant] = {}
         self._links: dict[Link, Context] = {}
 
@@ -205,9 +206,12 @@ class Client:
         return self.amqp.phase is Phase.OPEN
 
     def receive(self, data: bytes) -> None:
+        self._now_ms = self._clock()  # once for all that these bytes bring
         for event in self.amqp.receive(data):
-            self._handle(event)
-        self.namespace.pump(self._clock())
+            handler = _HANDLERS.get(type(event))
+            if handler is not None:
+                handler(self, event)
+        self.namespace.pump(self._now_ms)
         self.touch()
 
     def _handle(self, event: Event) -> None:
@@ -454,7 +458,7 @@ class Client:
         if event.message_format == BATCH_FORMAT:
             payloads = _batch(event.payload)
         done = partial(self._settle_incoming, event)
-        self.namespace.send(producer.entity, payloads, self._clock(), done)
+        self.namespace.send(producer.entity, payloads, self._now_ms, done)
 
     def _settle_incoming(self, event: Delivery, error: Exception | None) -> None:
         """The message is stored, or it is not: tell its sender."""

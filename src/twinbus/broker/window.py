@@ -47,6 +47,8 @@ class Window:
             self._tail = sequence
 
     def give_back(self, sequence: int) -> None:
+        if sequence > self._loaded_to:
+            return  # it will be read in its turn
         heapq.heappush(self._returned, sequence)
         if len(self._returned) > MAX_RETURNED:
             self._rewind()
@@ -59,7 +61,8 @@ class Window:
     def next(self) -> Entry | None:
         """The oldest message that is ready, taken out of the window."""
         while self._returned and (not self._ready or self._returned[0] < self._ready[0].sequence):
-            entry = self._get(heapq.heappop(self._returned))
+            entry = self._get(self._returned[0])  # read before it is forgotten: a disk may fail
+            heapq.heappop(self._returned)
             if entry is not None and entry.state == 0 and entry.sequence not in self._held:
                 return entry
         if not self._ready and self._loaded_to < self._tail:
@@ -79,4 +82,6 @@ class Window:
         """Forget the page: nobody wants it now, and the disk has it."""
         if self._ready:
             self._loaded_to = self._ready[0].sequence - 1
+            self._returned = [number for number in self._returned if number <= self._loaded_to]
+            heapq.heapify(self._returned)
             self._ready.clear()
