@@ -77,7 +77,8 @@ class Committer:
     def _committed(self, batch: Batch, commit: asyncio.Future[None]) -> None:
         error = commit.exception()
         if error is not None and not isinstance(error, StoreError):
-            raise error
+            log.error("a commit of '%s' failed", self.namespace.name, exc_info=error)
+            error = StoreError(f"the store failed: {error!r}")
         self._finish(batch, error)
 
     def _finish(self, batch: Batch, error: StoreError | None) -> None:

@@ -211,8 +211,15 @@ class Client:
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, event)
-        self.namespace.pump(self._now_ms)
+        self._pump()
         self.touch()
+
+    def _pump(self) -> None:
+        try:
+            self.namespace.pump(self._now_ms)
+        except StoreError as error:
+            # It is tried again at the next tick; this client is not to blame.
+            log.error("store of '%s' cannot be read: %s", self.namespace.name, error)
 
     def _handle(self, event: Event) -> None:
         handler = _HANDLERS.get(type(event))
@@ -245,7 +252,7 @@ class Client:
         for context in contexts.values():
             if isinstance(context, Receiver):
                 context.close(now_ms)
-        self.namespace.pump(now_ms)
+        self._pump()
 
     # -- access
 
@@ -582,6 +589,7 @@ class Client:
             claim, operation = known
             self._require(node.path, claim)
             entity, queue = self.namespace.directory.resolve(node.path)
+            entity.accessed_ms = self._clock()
             request = Request(self.namespace, entity, queue, self._clock(), body, answer)
             operation(request)
         except (QueueError, StoreError) as error:

@@ -589,14 +589,19 @@ class Directory:
 
     # -- time
 
-    def idle(self, now_ms: int) -> list[Entity]:
-        """Entities that nobody has used for as long as they allow."""
-        return [
-            entity
-            for entity in self._entities.values()
-            if not entity.deleted
-            and entity.description.auto_delete_on_idle < FOREVER
-            and not any(queue.in_use for queue in entity.queues)
-            and now_ms - entity.accessed_ms
-            >= entity.description.auto_delete_on_idle.total_seconds() * 1000
-        ]
+    def idle(self, now_ms: int, since_ms: int) -> list[Entity]:
+        """Entities that nobody has used for as long as they allow.
+
+        ``since_ms`` is when this broker began: while there was none, nobody could use them.
+        """
+        found = []
+        for entity in self._entities.values():
+            if entity.deleted or entity.description.auto_delete_on_idle >= FOREVER:
+                continue
+            if entity.queue.counts.scheduled or any(queue.in_use for queue in entity.queues):
+                entity.accessed_ms = now_ms
+            used_ms = max(entity.accessed_ms, entity.updated_ms, since_ms)
+            allowed_ms = entity.description.auto_delete_on_idle.total_seconds() * 1000
+            if now_ms - used_ms >= allowed_ms:
+                found.append(entity)
+        return found

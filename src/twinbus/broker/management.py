@@ -81,7 +81,9 @@ def _receive_by_number(request: Request) -> None:
 
 
 def _received(entry: Entry, token: bytes, until_ms: int) -> dict[str, Any]:
-    return {"lock-token": UUID(bytes_le=token), "message": payload(entry, until_ms)}
+    message = payload(entry, until_ms)
+    entry.bare, entry.annotations = b"", None  # the lock remembers the entry, not its bytes
+    return {"lock-token": UUID(bytes_le=token), "message": message}
 
 
 def _update_disposition(request: Request) -> None:

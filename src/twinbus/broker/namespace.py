@@ -93,6 +93,7 @@ class Namespace:
         self._holding: dict[Queue, None] = {}
         self._pending_ids: dict[tuple[int, str], list[Done]] = {}
         self._next_housekeeping_ms = 0
+        self._began_ms = 0  # the first tick says
         self._noted_ms: dict[int, int] = {}
         self._next_body = (store.query("SELECT max(id) FROM body")[0][0] or 0) + 1
         self.directory = Directory(name, store, rules, self)
@@ -389,9 +390,13 @@ class Namespace:
     def pump(self, now_ms: int) -> None:
         """Hand out what has become ready."""
         while self._awake:
-            awake, self._awake = self._awake, {}
-            for queue in awake:
+            queue = next(iter(self._awake))
+            del self._awake[queue]
+            try:
                 self.pump_queue(queue, now_ms)
+            except StoreError:
+                self._awake[queue] = None  # its turn comes again when the disk can be read
+                raise
 
     def pump_queue(self, queue: Queue, now_ms: int) -> None:
         queue.pump(now_ms)
@@ -438,10 +443,12 @@ class Namespace:
                 del self._holding[queue]
         for number, sequence in self.store.due(now_ms, _SWEEP):
             self._activate(number, sequence, now_ms)
-        for number, sequence in self.store.expired(now_ms, _SWEEP):
+        held = sum(len(queue.held) for queue in self._holding)
+        for number, sequence in self.store.expired(now_ms, _SWEEP + held):
             found = self.directory.find(number)
             if found is not None:
                 found[1].expire_stored(sequence)
+        self._began_ms = self._began_ms or now_ms
         if now_ms >= self._next_housekeeping_ms:
             self._next_housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             self._keep_house(now_ms)
@@ -473,12 +480,7 @@ class Namespace:
         """Forget old message ids, note who was used, and delete who was not."""
         for entity in self.directory.entities():
             if entity.detects_duplicates:
-                window_ms = int(entity.sized.duplicate_window.total_seconds() * 1000)
-                self.store.batch.run(
-                    "DELETE FROM seen WHERE entity = ? AND at_ms <= ?",
-                    *(entity.id, now_ms - window_ms),
-                )
-                self.store.submit(nothing)
+                self._forget_ids(entity, now_ms)
             if self._noted_ms.get(entity.id, entity.updated_ms) < entity.accessed_ms:
                 self._noted_ms[entity.id] = entity.accessed_ms
                 self.store.batch.run(
@@ -486,9 +488,16 @@ class Namespace:
                     *(entity.accessed_ms, entity.id),
                 )
                 self.store.submit(nothing)
-        for entity in self.directory.idle(now_ms):
+        for entity in self.directory.idle(now_ms, self._began_ms):
             if not entity.deleted:
                 self.directory.delete(entity.path, nothing)
+
+    def _forget_ids(self, entity: Entity, now_ms: int) -> None:
+        before_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
+        old = "FROM seen WHERE entity = ? AND at_ms <= ?"
+        if self.store.query(f"SELECT 1 {old} LIMIT 1", entity.id, before_ms):
+            self.store.batch.run(f"DELETE {old}", entity.id, before_ms)
+            self.store.submit(nothing)
 
 
 class Forwarder:

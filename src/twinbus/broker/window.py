@@ -40,7 +40,10 @@ class Window:
     def arrive(self, entry: Entry, *, wanted: bool) -> None:
         """A message was committed. Keep it only if someone waits for just this one."""
         sequence = entry.sequence
-        if wanted and self._loaded_to >= self._tail and sequence > self._loaded_to:
+        waiting = len(self._ready)
+        # No more than a page: somebody who receives slowly must not fill our memory.
+        has_room = waiting < PAGE and waiting * entry.size < PAGE_BYTES
+        if wanted and has_room and self._loaded_to >= self._tail and sequence > self._loaded_to:
             self._ready.append(entry)
             self._loaded_to = sequence
         if sequence > self._tail:
