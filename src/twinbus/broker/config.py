@@ -33,8 +33,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import isodate
-
 from twinbus.broker.descriptions import (
     FOREVER,
     DescriptionError,
@@ -45,6 +43,7 @@ from twinbus.broker.descriptions import (
     check_name,
     check_path,
 )
+from twinbus.broker.durations import parse_span
 from twinbus.broker.rules import (
     CorrelationFilter,
     Rule,
@@ -319,14 +318,13 @@ def duration(value: Any, place: Place) -> timedelta:
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return timedelta(seconds=value)
-        parsed = isodate.parse_duration(value)
+        if isinstance(value, str):
+            return parse_span(value, "a duration")
     except OverflowError:
         return FOREVER
-    except (isodate.ISO8601Error, TypeError, ValueError) as error:
-        place.refuse(f"{value!r} is not a duration; write 'PT30S', or 30 for seconds", error)
-    if not isinstance(parsed, timedelta):
-        place.refuse(f"{value!r} is not a duration here: months and years have no fixed length")
-    return parsed
+    except DescriptionError as error:
+        place.refuse(error, error)
+    place.refuse(f"{value!r} is not a duration; write 'PT30S', or 30 for seconds")
 
 
 def tables(value: Any, what: str, place: Place) -> list[dict[str, Any]]:
