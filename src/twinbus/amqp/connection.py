@@ -138,6 +138,11 @@ class Connection:
         for session in self._sessions.values():
             session.silence()
 
+    @property
+    def link_count(self) -> int:
+        """How many links its sessions have, those included that only one side has closed."""
+        return sum(len(session.links) for session in self._sessions.values())
+
     def data_to_send(self) -> bytes:
         """The bytes to write now."""
         for session in self._sessions.values():

@@ -26,6 +26,7 @@ that is wrong in any place is refused whole, with the line.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -111,6 +112,29 @@ class NamespaceConfig:
                     raise ConfigError(
                         f"'{path}' of '{self.name}' forwards to '{target}', which is not declared"
                     )
+        self.in_order()
+
+    def in_order(self) -> list[str]:
+        """The queues, each behind those it forwards to."""
+        ordered: dict[str, str] = {}
+        waiting = {path.lower(): path for path in self.queues}
+        while waiting:
+            ready = {
+                key: path
+                for key, path in waiting.items()
+                if not any(target in waiting for target in self._targets(path))
+            }
+            if not ready:
+                circle = ", ".join(f"'{path}'" for path in waiting.values())
+                raise ConfigError(f"the queues {circle} of '{self.name}' forward in a circle")
+            ordered |= ready
+            waiting = {key: path for key, path in waiting.items() if key not in ready}
+        return list(ordered.values())
+
+    def _targets(self, path: str) -> list[str]:
+        queue = self.queues[path]
+        targets = (queue.forward_to, queue.forward_dead_letters_to)
+        return [target.lower() for target in targets if target is not None]
 
     def receivers(self) -> Iterator[tuple[str, QueueDescription | SubscriptionDescription]]:
         yield from self.queues.items()
@@ -158,8 +182,10 @@ class Place:
         """The line of the last name, each looked for behind the one before it."""
         at = 0
         for name in self._names:
-            found = self._text.find(name, at)
-            at = found if found >= 0 else at
+            # As a whole: the queue "orders" is not found in "orders-eu", nor "q" in "queue".
+            whole = rf"(?<![\w/-]){re.escape(name)}(?![./]?[\w-])"
+            found = re.compile(whole).search(self._text, at)
+            at = found.start() if found else at
         return self._text.count("\n", 0, at) + 1
 
 
@@ -255,7 +281,16 @@ def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> Non
         place.refuse(f"the subscription '{name}' is declared twice")
     config = SubscriptionConfig(describe(SubscriptionDescription, item, place))
     config.rules = [_rule(rule, place) for rule in rules]
+    check_rules(config.rules, place)
     topic.subscriptions[name] = config
+
+
+def check_rules(rules: list[Rule], place: Place) -> None:
+    names: set[str] = set()
+    for rule in rules:
+        if rule.name.lower() in names:
+            place.inside(rule.name).refuse(f"the rule '{rule.name}' is declared twice")
+        names.add(rule.name.lower())
 
 
 def _rule(item: dict[str, Any], place: Place) -> Rule:
@@ -315,16 +350,14 @@ def _setting(value: Any, default: Any, place: Place) -> Any:
 
 def duration(value: Any, place: Place) -> timedelta:
     """A duration from ISO 8601 text or a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        place.refuse(f"{value!r} is not a duration; write 'PT30S', or 30 for seconds")
     try:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return timedelta(seconds=value)
-        if isinstance(value, str):
-            return parse_span(value, "a duration")
+        return parse_span(value, "this") if isinstance(value, str) else timedelta(seconds=value)
     except OverflowError:
         return FOREVER
     except DescriptionError as error:
         place.refuse(error, error)
-    place.refuse(f"{value!r} is not a duration; write 'PT30S', or 30 for seconds")
 
 
 def tables(value: Any, what: str, place: Place) -> list[dict[str, Any]]:

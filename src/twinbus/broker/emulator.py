@@ -18,6 +18,7 @@ from twinbus.broker.config import (
     Place,
     SubscriptionConfig,
     TopicConfig,
+    check_rules,
     check_together,
     describe,
     make_rule,
@@ -111,10 +112,10 @@ def _namespace(item: dict[str, Any], port: int, admin_port: int, place: Place) -
     except ConfigError as error:
         place.refuse(error, error)
     for queue in tables(item.get("Queues"), "Queues", place):
-        path, at = _path(queue, "queue", place)
+        path, at = _path(queue, namespace.queues, "queue", place)
         namespace.queues[path] = _describe(QueueDescription, queue, at)
     for topic in tables(item.get("Topics"), "Topics", place):
-        path, at = _path(topic, "topic", place)
+        path, at = _path(topic, namespace.topics, "topic", place)
         config = namespace.topics[path] = TopicConfig(_describe(TopicDescription, topic, at))
         for subscription in tables(topic.get("Subscriptions"), "Subscriptions", at):
             _subscription(subscription, config, at)
@@ -132,8 +133,11 @@ def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> Non
         check_name(name, "subscription")
     except DescriptionError as error:
         place.refuse(error, error)
+    if name.lower() in {each.lower() for each in topic.subscriptions}:
+        place.refuse(f"the subscription '{name}' is declared twice")
     config = SubscriptionConfig(_describe(SubscriptionDescription, item, place))
     config.rules = [_rule(rule, place) for rule in tables(item.get("Rules"), "Rules", place)]
+    check_rules(config.rules, place)
     topic.subscriptions[name] = config
 
 
@@ -179,11 +183,15 @@ def _name(item: dict[str, Any], what: str, place: Place) -> str:
     return name
 
 
-def _path(item: dict[str, Any], what: str, place: Place) -> tuple[str, Place]:
+def _path(
+    item: dict[str, Any], known: dict[str, Any], what: str, place: Place
+) -> tuple[str, Place]:
     path = _name(item, what, place)
     place = place.inside(path)
     try:
         check_path(path)
     except DescriptionError as error:
         place.refuse(error, error)
+    if path in known:
+        place.refuse(f"the {what} '{path}' is declared twice")
     return path, place

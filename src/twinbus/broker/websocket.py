@@ -70,7 +70,10 @@ class WebSocketCarrier:
         self.client.writable = False
         data = self.client.amqp.data_to_send()
         if data:
-            await self._socket.send_bytes(data)
+            try:
+                await self._socket.send_bytes(data)
+            except RuntimeError as error:  # what Starlette says of a peer that is already gone
+                raise WebSocketDisconnect from error
         self.client.writable = True
         if data:
             self.client.resume()
