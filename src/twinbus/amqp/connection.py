@@ -43,6 +43,7 @@ FRAMING_ERROR = "amqp:connection:framing-error"
 _AMQP_FRAME, _SASL_FRAME = 0, 1
 _FLOW, _TRANSFER, _DISPOSITION = 0x13, 0x14, 0x15
 _HOT = frozenset((_FLOW, _TRANSFER, _DISPOSITION))
+_HOT_HEADS = frozenset(b"\x00\x53" + bytes((code,)) for code in _HOT)
 
 _read_head = struct.Struct(">IBBH").unpack_from
 _write_head = struct.Struct(">IBBH").pack
@@ -173,7 +174,11 @@ class Connection:
                 end = pos + length
                 if end > size:
                     break
-                yield from self._on_frame(kind, channel, data[pos + offset * 4 : end])
+                frame = data[pos + offset * 4 : end]
+                if frame[:3] in _HOT_HEADS and channel in self._by_remote and kind == _AMQP_FRAME:
+                    yield from self._on_hot_frame(frame[2], frame, channel)
+                else:
+                    yield from self._on_frame(kind, channel, frame)
                 pos = end
         except CodecError as error:
             yield self._fail("amqp:decode-error", f"the frame cannot be read: {error}")
@@ -278,13 +283,11 @@ class Connection:
         return (Opened(performative),)
 
     def _on_session_frame(self, frame: bytes, channel: int) -> Sequence[Event]:
-        """Dispatch by descriptor. The hot three are read as bare lists."""
+        """Dispatch by descriptor. The hot three come here only if something is odd about them."""
         if channel in self._over and channel not in self._by_remote and not _is_begin(frame):
             return ()  # some clients detach their links after they have ended the session
-        if len(frame) > 2 and frame[0] == 0 and frame[1] == 0x53:
-            code = frame[2]
-            if code in _HOT:
-                return self._on_hot_frame(code, frame, channel)
+        if frame[:3] in _HOT_HEADS:
+            return self._on_hot_frame(frame[2], frame, channel)
         performative, _ = decode(frame, 0)
         if isinstance(performative, Begin):
             return self._on_begin(performative, channel)

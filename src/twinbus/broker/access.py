@@ -69,7 +69,12 @@ class Grant:
 
 
 def resource_path(resource: str) -> str:
-    """The entity path in a resource's address, lower case, without slashes at its ends."""
+    """The entity path in a resource's address, lower case, without slashes at its ends.
+
+    The JavaScript SDK signs `host:port` for forwarding: no path has a colon, so that is a host.
+    """
+    if "://" not in resource and ":" in resource.partition("/")[0]:
+        resource = f"sb://{resource}"
     try:
         path = urlsplit(resource).path if "://" in resource else resource
     except ValueError as error:

@@ -166,25 +166,43 @@ def check_together(namespaces: list[NamespaceConfig]) -> None:
 class Place:
     """Where in a file we are, by the names that lead there; finds the line to complain about."""
 
-    def __init__(self, path: Path, text: str, names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        text: str,
+        steps: tuple[tuple[str, str], ...] = (),
+        spelling: dict[str, str] | None = None,
+    ) -> None:
         self._path = path
         self._text = text
-        self._names = names
+        self._steps = steps
+        self._spelling = spelling or {}
 
-    def inside(self, name: str) -> Place:
-        return Place(self._path, self._text, (*self._names, name))
+    def inside(self, key: str) -> Place:
+        """At a key, found as a whole: "order" is not in "orders", nor "q" in "queue"."""
+        key = self._spelling.get(key, key)
+        return self._step(key, rf"(?<![\w/-]){re.escape(key)}(?![./]?[\w-])")
+
+    def named(self, name: str) -> Place:
+        """At the thing that has this name, not at another one that mentions it."""
+        return self._step(name, rf"""(?i:name)"?\s*[:=]\s*["']{re.escape(name)}["']""")
+
+    def spelled(self, spelling: dict[str, str]) -> Place:
+        """The same place in a file that has other words for our keys."""
+        return Place(self._path, self._text, self._steps, spelling)
+
+    def _step(self, name: str, pattern: str) -> Place:
+        return Place(self._path, self._text, (*self._steps, (name, pattern)), self._spelling)
 
     def refuse(self, reason: object, cause: Exception | None = None) -> NoReturn:
-        where = f" ({'.'.join(self._names)})" if self._names else ""
+        where = f" ({'.'.join(name for name, _ in self._steps)})" if self._steps else ""
         raise ConfigError(f"{self._path}, line {self._line()}{where}: {reason}") from cause
 
     def _line(self) -> int:
-        """The line of the last name, each looked for behind the one before it."""
+        """The line of the last step, each looked for behind the one before it."""
         at = 0
-        for name in self._names:
-            # As a whole: the queue "orders" is not found in "orders-eu", nor "q" in "queue".
-            whole = rf"(?<![\w/-]){re.escape(name)}(?![./]?[\w-])"
-            found = re.compile(whole).search(self._text, at)
+        for _, pattern in self._steps:
+            found = re.compile(pattern).search(self._text, at)
             at = found.start() if found else at
         return self._text.count("\n", 0, at) + 1
 
@@ -223,7 +241,7 @@ def read_text(path: Path) -> str:
 
 def _namespace(item: dict[str, Any], index: int, place: Place) -> NamespaceConfig:
     name = _name(item, "namespace", place)
-    place = place.inside(name)
+    place = place.named(name)
     _check_keys(item, {"name", "port", "admin_port", "key", "queue", "topic"}, place)
     try:
         namespace = NamespaceConfig(
@@ -259,7 +277,7 @@ def _path(
     item: dict[str, Any], known: dict[str, Any], what: str, place: Place
 ) -> tuple[str, Place]:
     path = _name(item, what, place)
-    place = place.inside(path)
+    place = place.named(path)
     try:
         check_path(path)
     except DescriptionError as error:
@@ -271,7 +289,7 @@ def _path(
 
 def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> None:
     name = _name(item, "subscription", place)
-    place = place.inside(name)
+    place = place.named(name)
     rules = tables(item.pop("rule", None), "rule", place)
     try:
         check_name(name, "subscription")
@@ -295,7 +313,7 @@ def check_rules(rules: list[Rule], place: Place) -> None:
 
 def _rule(item: dict[str, Any], place: Place) -> Rule:
     name = _name(item, "rule", place)
-    place = place.inside(name)
+    place = place.named(name)
     _check_keys(item, {"name", "sql", "correlation", "action"}, place)
     if "sql" in item and "correlation" in item:
         place.refuse(f"the rule '{name}' has both sql and correlation; give one")
@@ -310,7 +328,9 @@ def make_rule(name: str, sql: Any, correlation: Any, action: Any, place: Place) 
         if sql is not None:
             condition = SqlFilter(_typed(sql, str, place.inside("sql")))
         elif correlation is not None:
-            condition = CorrelationFilter(**_typed(correlation, dict, place))
+            parts = _typed(correlation, dict, place)
+            _check_keys(parts, {each.name for each in fields(CorrelationFilter)}, place)
+            condition = CorrelationFilter(**parts)
         act = None if action is None else SqlRuleAction(_typed(action, str, place))
         return Rule(name, condition, act)
     except (DescriptionError, RuleError, SqlError, TypeError) as error:

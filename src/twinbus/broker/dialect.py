@@ -80,6 +80,8 @@ REQUEST_CREDIT = 100
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 ATTACH_TIMEOUT = Symbol("com.microsoft:timeout")
 DEAD_LETTER = "com.microsoft:dead-letter"
+# Some SDKs put a token for this part of an entity alone; one for the entity covers it too.
+MANAGEMENT = "/$management"
 DEFAULT_ATTACH_TIMEOUT_MS = 60_000
 MAX_WAITING_REPLIES = 1_000
 MAX_UNREAD_BYTES = 16 << 20  # answers that a client has asked for and does not read
@@ -191,7 +193,7 @@ class Client:
                     f"No session of '{context.path}' came free within the time asked for."
                 )
         elif context.path != "$cbs":
-            self._grants.require_any(context.path)
+            self._grants.require_any(context.path + MANAGEMENT)
 
     def drop(self, link: Link, error: QueueError) -> None:
         """End a link from this side, with the reason."""
@@ -225,9 +227,9 @@ class Client:
         lowered = path.lower()
         if lowered == "$cbs":
             self._attach_node(link, "$cbs")
-        elif lowered.endswith("/$management"):
-            node = path[: -len("/$management")]
-            self._grants.require_any(node)
+        elif lowered.endswith(MANAGEMENT):
+            node = path[: -len(MANAGEMENT)]
+            self._grants.require_any(path)
             self.namespace.directory.resolve(node)
             self._attach_node(link, node)
         elif link.role == RECEIVER:
@@ -472,7 +474,7 @@ class Client:
             if not isinstance(body, dict):
                 raise MessageError("The request's body is not a map.")
             claim, operation = known
-            self._grants.require(node.path, claim)
+            self._grants.require(node.path + MANAGEMENT, claim)
             entity, queue = self.namespace.directory.resolve(node.path)
             entity.accessed_ms = self._clock()
             request = Request(self.namespace, entity, queue, self._clock(), body, answer)

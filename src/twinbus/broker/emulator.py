@@ -106,7 +106,7 @@ def _nth(given: list[int] | None, index: int, default: int, count: int) -> int:
 
 def _namespace(item: dict[str, Any], port: int, admin_port: int, place: Place) -> NamespaceConfig:
     name = _name(item, "namespace", place)
-    place = place.inside(name)
+    place = place.named(name)
     try:
         namespace = NamespaceConfig(name, port, admin_port)
     except ConfigError as error:
@@ -128,7 +128,7 @@ def _namespace(item: dict[str, Any], port: int, admin_port: int, place: Place) -
 
 def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> None:
     name = _name(item, "subscription", place)
-    place = place.inside(name)
+    place = place.named(name)
     try:
         check_name(name, "subscription")
     except DescriptionError as error:
@@ -143,12 +143,14 @@ def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> Non
 
 def _rule(item: dict[str, Any], place: Place) -> Rule:
     name = _name(item, "rule", place)
-    place = place.inside(name)
+    place = place.named(name)
     properties = _object(item, "Properties", place)
     kind = properties.get("FilterType")
     action = _object(properties, "Action", place).get("SqlExpression")
     if kind == "Sql":
         sql = _object(properties, "SqlFilter", place).get("SqlExpression")
+        if sql is None:
+            place.refuse("the rule's SqlFilter has no 'SqlExpression'")
         return make_rule(name, sql, None, action, place)
     if kind != "Correlation":
         place.refuse(f"the rule's FilterType is {kind!r}; it can be 'Sql' or 'Correlation'")
@@ -158,6 +160,7 @@ def _rule(item: dict[str, Any], place: Place) -> Rule:
 
 def _describe(kind: type[D], item: dict[str, Any], place: Place) -> D:
     settings = _renamed(_object(item, "Properties", place), _SETTINGS, place)
+    place = place.spelled({ours: theirs for theirs, ours in _SETTINGS.items()})
     # The emulator writes an empty string where nothing is meant.
     return describe(kind, {name: each for name, each in settings.items() if each != ""}, place)
 
@@ -187,7 +190,7 @@ def _path(
     item: dict[str, Any], known: dict[str, Any], what: str, place: Place
 ) -> tuple[str, Place]:
     path = _name(item, what, place)
-    place = place.inside(path)
+    place = place.named(path)
     try:
         check_path(path)
     except DescriptionError as error:

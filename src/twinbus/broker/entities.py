@@ -102,6 +102,7 @@ class Entity:
     may_send: bool = field(init=False)
     max_bytes: int = field(init=False)
     detects_duplicates: bool = field(init=False)
+    is_plain: bool = field(init=False)  # a queue that keeps what it gets as it gets it
 
     def __post_init__(self) -> None:
         self.describe(self.description)
@@ -112,6 +113,12 @@ class Entity:
         self.may_send = sized is not None and sized.status.may_send
         self.max_bytes = sized.max_size_mb << 20 if sized else 0
         self.detects_duplicates = sized is not None and sized.requires_duplicate_detection
+        self.is_plain = (
+            isinstance(description, QueueDescription)
+            and description.forward_to is None
+            and not description.requires_session
+            and description.default_ttl >= FOREVER
+        )
 
     @property
     def bytes(self) -> int:

@@ -49,7 +49,7 @@ class Grants:
             return 400, f"$cbs knows put-token only, not {values.get('operation')!r}."
         if not isinstance(body, str):
             return 400, "The token is not a string."
-        audience = resource_path(str(values.get("name", ""))).removesuffix("/$management")
+        audience = resource_path(str(values.get("name", "")))
         token = Token.parse(body)
         rules = self._directory.access_rules(resource_path(token.resource))
         grant = verify(token, rules, self._clock() / 1000)

@@ -183,7 +183,7 @@ class Namespace:
             if fresh is None:
                 return 0
             done = fresh
-        if entry.state == SCHEDULED:
+        if entry.state == SCHEDULED or entity.is_plain:
             return entity.queue.put(entry, done)
         return self._place(entity, entry, message, now_ms, done)
 
