@@ -19,7 +19,6 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
-
 from bench.load import Raw, kilobyte_message
 from tests.brokers import BrokerProcess
 from tests.worlds import World, receive_some
@@ -249,9 +248,10 @@ async def test_full_queue_refuses_and_takes_again_after_receiving(world: World) 
     queue = _queue(world, "quota")
     body = b"x" * 200_000
     async with world.sender(queue) as sender:
+        for _ in range(6):
+            await sender.send_messages(ServiceBusMessage(body))
         with pytest.raises(ServiceBusQuotaExceededError, match="maximum size"):
-            for _ in range(10):
-                await sender.send_messages(ServiceBusMessage(body))
+            await sender.send_messages(ServiceBusMessage(body))
     held = await world.receive(queue, 6)
     assert len(held) == 6
     await world.send(queue, ServiceBusMessage("fits"))

@@ -13,7 +13,6 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-
 from tests.worlds import World, receive_some
 
 _SETTINGS: dict[str, dict[str, Any]] = {
