@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup test lint unit lock bench-broker clean
+.PHONY: setup test lint unit lock bench-broker interop clean
 
 setup: $(STAMP)
 
@@ -29,6 +29,10 @@ unit: setup
 
 bench-broker: setup
 	$(BIN)/python -m bench.broker $(FIGURES)
+
+# The SDKs of other languages against a broker. Needs node 20 and npm, so it is no part of `test`.
+interop: setup
+	cd interop/javascript && npm ci --no-audit --no-fund && node run.mjs
 
 # Only for whoever changes the dependencies: writes the lock anew for every platform.
 lock:
