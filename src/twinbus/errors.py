@@ -1,4 +1,4 @@
-"""One tree of errors. All are the SDK's ``ServiceBusError``, so code that catches that catches these.
+"""One tree of errors. All are the SDK's ``ServiceBusError``: code that catches that catches these.
 
 There is a class only where a caller would act differently: set the pairing up again, wait for the
 secondary, or open a new factory.

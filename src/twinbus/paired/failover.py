@@ -1,9 +1,9 @@
 """The state of one entity: is it sent to, watched, or gone around?
 
-Theory of operation. An entity (a queue or topic of the primary) is HEALTHY until a send to it fails
-for a reason that counts. It is then SUSPECT for the failover interval: sends still go to it, and one
-that succeeds makes it HEALTHY again. If the interval passes without a success it is DIVERTED: sends
-go to the backlog, and pings to the entity, until one gets through.
+Theory of operation. An entity (a queue or topic of the primary) is HEALTHY until a send to it
+fails for a reason that counts. It is then SUSPECT for the failover interval: sends still go to it,
+and one that succeeds makes it HEALTHY again. If the interval passes without a success it is
+DIVERTED: sends go to the backlog, and pings to the entity, until one gets through.
 
     HEALTHY --failed--> SUSPECT --interval passed--> DIVERTED
        ^                   |                            |
@@ -14,8 +14,8 @@ go to the backlog, and pings to the entity, until one gets through.
 table raises and changes nothing. Time is an argument. With an interval of zero the first failure
 diverts: SUSPECT is entered and left within one call.
 
-Room is left for one more state. An ordered pairing would go from DIVERTED to a state of coming home
-when a ping succeeds and stay there, still diverting, until the backlog holds nothing for the entity.
+Room is left for one more state. An ordered pairing would go from DIVERTED to a state of coming
+home when a ping succeeds and stay there, still diverting, until nothing is left in the backlog.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Event(Enum):
     MARKED_HEALTHY = "marked healthy"  # an operator says so
 
 
-class IllegalEvent(RuntimeError):
+class IllegalEventError(RuntimeError):
     """The table has no such event in this state: the caller has lost track."""
 
 
@@ -126,7 +126,7 @@ class Failover:
     def _follow(self, event: Event) -> tuple[State, ...]:
         after = TRANSITIONS[self.state].get(event)
         if after is None:
-            raise IllegalEvent(
+            raise IllegalEventError(
                 f"'{event.value}' cannot happen to an entity that is {self.state.value}"
             )
         if after is self.state:

@@ -1,8 +1,8 @@
 """What a sender was given, ready for the wire: once to the primary, or as bytes to the backlog.
 
-A message without an id gets one here, on the copy that is sent and not on the caller's object, which
-may be sent again as another message. The copy that times out on its way to the primary and the copy
-that is diverted thus have the same id, and the destination can tell that they are one.
+A message without an id gets one here, on the copy that is sent and not on the caller's object,
+which may be sent again as another message. The copy that times out on its way to the primary and
+the copy that is diverted thus have the same id, and the destination can tell that they are one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def identified(message: Message) -> Message:
     """The same message, with an id."""
     properties = message.properties
     if properties is None:
-        return message._replace(properties=Properties(message_id=str(uuid4())))  # type: ignore[call-arg]  # the SDK's NamedTuple has defaults
+        return message._replace(properties=Properties(message_id=str(uuid4())))
     if properties.message_id is None:
         return message._replace(properties=properties._replace(message_id=str(uuid4())))
     return message
@@ -101,7 +101,7 @@ def single(message: Any, transport: Any, attributes: dict[str, str | int]) -> Ou
             message, ServiceBusMessage, transport.to_outgoing_amqp_message
         )
         prepared = converted._message
-    return Outgoing(trace_message(prepared, transport, attributes))  # type: ignore[arg-type]  # its union names an optional package
+    return Outgoing(trace_message(prepared, transport, attributes))
 
 
 def outgoing(
@@ -126,9 +126,7 @@ def batch_of(singles: list[Outgoing]) -> OutgoingBatch:
     envelope: list[Any] = [None] * 9
     first = singles[0]._message
     if first.properties is not None:
-        ids = Properties(  # type: ignore[call-arg]  # as above
-            message_id=first.properties.message_id, group_id=first.properties.group_id
-        )
+        ids = Properties(message_id=first.properties.message_id, group_id=first.properties.group_id)
         envelope[3] = ids
     annotations = first.message_annotations or {}
     for key in (b"x-opt-partition-key", "x-opt-partition-key"):

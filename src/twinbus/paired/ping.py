@@ -1,4 +1,4 @@
-"""The ping: an empty message that asks an entity whether it takes messages, and is never delivered."""
+"""The ping: an empty message that asks an entity whether it takes messages; never delivered."""
 
 from __future__ import annotations
 

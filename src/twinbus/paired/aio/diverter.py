@@ -57,8 +57,8 @@ class Diverter:
                 return queue
         raise BacklogError(
             f"'{path}' is out, and none of {len(errors)} backlog queues on "
-            f"{self._secondary.fully_qualified_namespace} took its messages; send again when one of "
-            "the two namespaces is back.",
+            f"{self._secondary.fully_qualified_namespace} took its messages; send again when one "
+            "of the two namespaces is back.",
             errors,
         )
 

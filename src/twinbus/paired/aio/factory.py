@@ -1,8 +1,8 @@
 """The messaging factory: a ``ServiceBusClient`` that can be paired with another.
 
-Closing and faulting. The two factories of a pair live and die together: when one is closed or faults
-and the other is still open five seconds later, the other is faulted. A factory that has faulted says
-so, and why, on every call.
+Closing and faulting. The two factories of a pair live and die together: when one is closed or
+faults and the other is still open five seconds later, the other is faulted. A factory that has
+faulted says so, and why, on every call.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PARTNER_S = 5.0
 class MessagingFactory(ServiceBusClient):
     """Makes senders and receivers of one namespace. ``pair_namespace`` gives it a secondary.
 
-    Takes what ``ServiceBusClient`` takes, and ``batch_flush_interval``: gather single sends that come
-    within this time into one AMQP batch (off by default).
+    Takes what ``ServiceBusClient`` takes, and ``batch_flush_interval``: gather single sends that
+    come within this time into one AMQP batch (off by default).
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class MessagingFactory(ServiceBusClient):
         same = secondary.fully_qualified_namespace.lower() == self.fully_qualified_namespace.lower()
         if secondary is self or same:
             raise PairingError(
-                f"{self.fully_qualified_namespace} cannot be paired with itself; the secondary must "
-                "be another namespace, best in another region"
+                f"{self.fully_qualified_namespace} cannot be paired with itself; the secondary "
+                "must be another namespace, best in another region"
             )
         if options.enable_syphon:
             raise PairingError(

@@ -1,7 +1,7 @@
 """Gathers the single sends of one sender that come within a moment into one AMQP batch.
 
-Each caller gets the outcome of its own message. A batch that is refused for something that may be one
-message's fault is sent again one by one, so that only the guilty one's caller hears of it.
+Each caller gets the outcome of its own message. A batch that is refused for something that may be
+one message's fault is sent again one by one, so that only the guilty one's caller hears of it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """An SDK sender that many may share, and that is warm when it is needed.
 
-The SDK's own sender is for one task at a time, notices a link that was closed while it was quiet only
-when a send fails, and then sleeps before it tries again. Here sends take turns, a link that has died
-is replaced before the send, and who was cancelled in mid-frame leaves no half-read connection to the
-next.
+The SDK's own sender is for one task at a time, notices a link that was closed while it was quiet
+only when a send fails, and then sleeps before it tries again. Here sends take turns, a link that
+has died is replaced before the send, and who was cancelled in mid-frame leaves no half-read
+connection to the next.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
@@ -113,19 +114,19 @@ class SharedSender(ServiceBusSender):
             while has_news(handler) and handler._connection.state == ConnectionState.OPENED:
                 await handler._connection.listen(wait=0.01)
             opened = handler._connection.state == ConnectionState.OPENED
-            return opened and handler._link.state == LinkState.ATTACHED
+            return bool(opened and handler._link.state == LinkState.ATTACHED)
         except Exception:  # noqa: BLE001  whatever it is, such a link is not worth keeping
             return False
 
     def drop_link(self) -> None:
         """Forget the link at once and close it in the background."""
         handler: Any = self._handler
-        self._handler = None  # type: ignore[assignment]  # as the SDK does when it closes one
+        self._handler = None
         self._running = False
         if handler is not None:
             self._crew.start("link close", _close, handler)
 
-    async def _handle_exception(self, exception: Exception) -> Any:
+    async def _handle_exception(self, exception: BaseException) -> Any:
         error = await super()._handle_exception(exception)
         if isinstance(error, ServiceBusServerBusyError):
             # The documents ask for ten seconds without retries; the SDK would try again sooner.
@@ -134,10 +135,8 @@ class SharedSender(ServiceBusSender):
 
 
 async def _close(handler: Any) -> None:
-    try:
+    with suppress(Exception):  # it was dropped because it does not work
         await handler.close_async()
-    except Exception:  # noqa: BLE001, S110  it was dropped because it does not work
-        pass
 
 
 def adopt(sender: ServiceBusSender, kind: type[SharedSender], crew: Crew) -> Any:

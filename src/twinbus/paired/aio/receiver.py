@@ -1,13 +1,14 @@
 """The SDK's receiver, except that a ping never reaches the application.
 
-Service Bus does not deliver pings, and neither does our broker. A server that does, or that lost the
-knowledge in a migration, is put right here.
+Service Bus does not deliver pings, and neither does our broker. A server that does is put right
+here.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage
@@ -66,10 +67,8 @@ class MessageReceiver(ServiceBusReceiver):
 
     async def _discard(self, message: ServiceBusReceivedMessage) -> None:
         if self.receive_mode_is_peek_lock:
-            try:
+            with suppress(ServiceBusError):  # its second is over, and so is the message
                 await self.complete_message(message)
-            except ServiceBusError:
-                pass  # its second is over, and so is the message
 
     @property
     def receive_mode_is_peek_lock(self) -> bool:

@@ -169,9 +169,9 @@ class MessageSender(SharedSender):
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | list[int], *, timeout: float | None = None, **kwargs: Any
     ) -> None:
-        """As the SDK's. Send availability is about sending: what was scheduled on the primary can be
-        cancelled while the primary is there, and what was diverted once it is home, by the sequence
-        number that it has there."""
+        """As the SDK's. Send availability is about sending: what was scheduled on the primary can
+        be cancelled while the primary is there, and what was diverted once it is home, by the
+        sequence number that it has there."""
         self._check_live()
         numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
         if any(number < 0 for number in numbers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any, Final
 
 from azure.core.exceptions import (
@@ -64,10 +65,8 @@ async def _list_queues(options: SendAvailabilityPairedNamespaceOptions) -> set[s
 
 
 async def _create(options: SendAvailabilityPairedNamespaceOptions, path: str) -> None:
-    try:
+    with suppress(ResourceExistsError):  # another client was faster
         await options.secondary_namespace_manager.create_queue(path, **BACKLOG_QUEUE)
-    except ResourceExistsError:
-        pass  # another client was faster
 
 
 async def _tried(
