@@ -144,3 +144,17 @@ def has_news(handler: Any) -> bool:
 def has_hung_up(handler: Any) -> bool:
     reader = getattr(handler._connection._transport, "reader", None)
     return reader is not None and bool(reader.at_eof())
+
+
+def end_keep_alive(handler: Any) -> None:
+    """The SDK's keep-alive sleeps for a second at a time, and closing would wait for it."""
+    task, handler._keep_alive_thread = handler._keep_alive_thread, None
+    if task is not None:
+        task.cancel()
+
+
+def hang_up(connection: Any) -> None:
+    """The SDK leaves a socket open whose connection broke down."""
+    writer = getattr(connection._transport, "writer", None)
+    if writer is not None:
+        writer.transport.abort()

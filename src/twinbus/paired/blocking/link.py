@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusSender
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerBusyError
 
-from twinbus.paired.blocking.world import Crew, Lock, has_hung_up, has_news
+from twinbus.paired.blocking.world import Crew, Lock, end_keep_alive, hang_up, has_hung_up, has_news
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatch
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
@@ -127,6 +127,13 @@ class SharedSender(ServiceBusSender):
         if handler is not None:
             self._crew.start("link close", _close, handler)
 
+    def _close_handler(self) -> None:
+        handler: Any = self._handler
+        self._handler = None
+        self._running = False
+        if handler is not None:
+            _close(handler)
+
     def _handle_exception(self, exception: BaseException) -> Any:
         error = super()._handle_exception(exception)
         if isinstance(error, ServiceBusServerBusyError):
@@ -136,8 +143,14 @@ class SharedSender(ServiceBusSender):
 
 
 def _close(handler: Any) -> None:
-    with suppress(Exception):  # it was dropped because it does not work
-        handler.close()
+    connection = handler._connection
+    end_keep_alive(handler)
+    try:
+        with suppress(Exception):  # a link that is let go of may well be broken
+            handler.close()
+    finally:
+        if connection is not None:
+            hang_up(connection)
 
 
 def adopt(sender: ServiceBusSender, kind: type[SharedSender], crew: Crew) -> Any:

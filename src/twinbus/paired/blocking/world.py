@@ -133,3 +133,14 @@ def has_hung_up(handler: Any) -> bool:
         return hasattr(sock, "pending") is False and sock.recv(1, socket.MSG_PEEK) == b""
     except (OSError, ValueError):
         return True
+
+
+def end_keep_alive(handler: Any) -> None:
+    """A thread cannot be cancelled; this one sees within a second that it is over."""
+
+
+def hang_up(connection: Any) -> None:
+    """The SDK leaves a socket open whose connection broke down."""
+    sock = getattr(connection._transport, "sock", None)
+    if isinstance(sock, socket.socket):
+        sock.close()
