@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup test lint unit lock bench-broker clean
+.PHONY: setup test lint unit lock bench-broker bench-paired generate clean
 
 setup: $(STAMP)
 
@@ -29,6 +29,16 @@ unit: setup
 
 bench-broker: setup
 	$(BIN)/python bench/broker.py
+
+# The paired sender against the bare SDK, one run, about a minute.
+bench-paired: setup
+	PYTHONPATH=. $(BIN)/python bench/paired.py
+
+# What is written by tools/ from something else; the tests say when it is not current.
+generate: setup
+	$(BIN)/python tools/unasync.py
+	$(BIN)/python tools/diagram.py
+	$(BIN)/python tools/conformance.py
 
 # Only for whoever changes the dependencies: writes the lock anew for every platform.
 lock:

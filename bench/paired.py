@@ -1,0 +1,308 @@
+"""The paired sender side by side with the bare SDK: one run, the same broker, rounds interleaved.
+
+    python bench/paired.py [--rounds N] [--json]
+
+Every figure is a ratio or a difference of two things measured in turn within this run, so that the
+machine's mood falls on both. A ratio is the median over rounds of (bare time / paired time): above 1
+the paired sender is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import azure.servicebus as sdk
+import azure.servicebus.aio as sdk_aio
+
+import twinbus
+import twinbus.aio
+from tests.brokers import BrokerProcess
+from tests.pairs import certificate
+from twinbus import SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.failover import State
+
+BODY = b"x" * 1024
+SINGLES, LISTS, LIST_SIZE = 150, 8, 100
+QUEUES: dict[str, dict[str, Any]] = {"bare": {}, "paired": {}, "flushed": {}}
+Timed = Callable[[], Awaitable[float]]
+
+
+def message() -> sdk.ServiceBusMessage:
+    return sdk.ServiceBusMessage(BODY)
+
+
+async def interleaved(rounds: int, first: Timed, second: Timed) -> list[float]:
+    """first's time over second's, round by round, the order swapped every other round."""
+    ratios = []
+    for number in range(rounds):
+        if number % 2:
+            b, a = await second(), await first()
+        else:
+            a, b = await first(), await second()
+        ratios.append(a / b)
+    return ratios
+
+
+def figure(name: str, goal: str, values: list[float], unit: str = "x") -> dict[str, Any]:
+    middle = statistics.median(values)
+    low, high = min(values), max(values)
+    print(f"{name:58} {middle:8.3f} {unit}  ({low:.3f} to {high:.3f}; goal {goal})", flush=True)
+    return {"name": name, "median": middle, "min": low, "max": high, "unit": unit, "goal": goal}
+
+
+# ---------------------------------------------------------------- asyncio
+
+
+def timed_singles(sender: Any, count: int = SINGLES) -> Timed:
+    async def run() -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            await sender.send_messages(message())
+        return time.perf_counter() - began
+
+    return run
+
+
+def timed_lists(sender: Any) -> Timed:
+    async def run() -> float:
+        began = time.perf_counter()
+        for _ in range(LISTS):
+            await sender.send_messages([message() for _ in range(LIST_SIZE)])
+        return time.perf_counter() - began
+
+    return run
+
+
+def timed_together(sender: Any, at_once: int = 100) -> Timed:
+    async def run() -> float:
+        began = time.perf_counter()
+        await asyncio.gather(*(sender.send_messages(message()) for _ in range(at_once)))
+        return time.perf_counter() - began
+
+    return run
+
+
+async def asyncio_figures(pair: Any, bare: Any, rounds: int) -> list[dict[str, Any]]:
+    found = []
+    flush = timedelta(milliseconds=1)
+    async with (
+        bare.get_queue_sender("bare") as plain,
+        pair.get_queue_sender("paired") as paired,
+        pair.get_queue_sender("flushed", batch_flush_interval=flush) as flushed,
+    ):
+        for warm in (plain, paired, flushed):
+            await timed_singles(warm, 30)()
+        ratios = await interleaved(rounds, timed_singles(plain), timed_singles(paired))
+        found.append(figure("asyncio, healthy, single sends", ">= 0.97", ratios))
+        ratios = await interleaved(rounds, timed_lists(plain), timed_lists(paired))
+        found.append(figure("asyncio, healthy, lists of 100", ">= 0.97", ratios))
+        ratios = await interleaved(rounds, timed_singles(plain, 100), timed_together(flushed))
+        found.append(figure("asyncio, 100 at once, batch_flush_interval 1 ms", ">= 2.5", ratios))
+    return found
+
+
+# ---------------------------------------------------------------- blocking
+
+
+def in_thread(work: Callable[[], None]) -> Timed:
+    async def run() -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    return run
+
+
+def singles(sender: Any, count: int = SINGLES) -> Callable[[], None]:
+    def work() -> None:
+        for _ in range(count):
+            sender.send_messages(message())
+
+    return work
+
+
+def lists(sender: Any) -> Callable[[], None]:
+    def work() -> None:
+        for _ in range(LISTS):
+            sender.send_messages([message() for _ in range(LIST_SIZE)])
+
+    return work
+
+
+async def blocking_figures(pair: Any, bare: Any, rounds: int) -> list[dict[str, Any]]:
+    found = []
+    with bare.get_queue_sender("bare") as plain, pair.get_queue_sender("paired") as paired:
+        singles(plain, 30)()
+        singles(paired, 30)()
+        ratios = await interleaved(rounds, in_thread(singles(plain)), in_thread(singles(paired)))
+        found.append(figure("blocking, healthy, single sends", ">= 0.97", ratios))
+        ratios = await interleaved(rounds, in_thread(lists(plain)), in_thread(lists(paired)))
+        found.append(figure("blocking, healthy, lists of 100", ">= 0.97", ratios))
+    return found
+
+
+# ---------------------------------------------------------------- the first diverted send
+
+
+async def first_diverted(
+    primary: BrokerProcess, pair: Any, backup: str, rounds: int
+) -> list[dict[str, Any]]:
+    """After the interval has passed: the first send into the backlog, less a plain send to a backlog
+    queue over an open link."""
+    client = sdk_aio.ServiceBusClient.from_connection_string(backup)
+    extra = []
+    async with client, client.get_queue_sender("localhost/x-servicebus-transfer/0") as plain:
+        await plain.send_messages(message())
+        for _ in range(rounds):
+            async with pair.get_queue_sender("paired") as sender:
+                await sender.send_messages(message())
+                primary.kill()
+                try:
+                    await sender.send_messages(message())
+                except sdk.exceptions.ServiceBusError:
+                    pass
+                while pair.entity_states()["paired"] is not State.DIVERTED:
+                    await asyncio.sleep(0.02)
+                began = time.perf_counter()
+                await sender.send_messages(message())
+                diverted = time.perf_counter() - began
+                began = time.perf_counter()
+                await plain.send_messages(message())
+                extra.append((diverted - (time.perf_counter() - began)) * 1000)
+            primary.start()
+            while pair.entity_states()["paired"] is not State.HEALTHY:
+                await asyncio.sleep(0.05)
+    name = "first diverted send, more than a plain one"
+    return [figure(name, "<= 50", extra, "ms")]
+
+
+# ---------------------------------------------------------------- memory
+
+
+def memory(pair: Any) -> list[dict[str, Any]]:
+    """What pairing adds to each of 10,000 entities: its state, shared by all senders."""
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(10_000):
+        pair.pairing.entity(f"entity-{number}")
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    found = [
+        figure("an entity's state, each of 10,000", "< 2", [(after - before) / 1e4 / 1024], "KB")
+    ]
+    sizes = []
+    for make in (
+        pair.get_queue_sender,
+        lambda name: sdk_aio.ServiceBusClient.get_queue_sender(pair, name),
+    ):
+        gc.collect()
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        kept = [make(f"entity-{number}") for number in range(1_000)]
+        for sender in kept:
+            if hasattr(sender, "_join"):
+                sender._join()
+        gc.collect()
+        sizes.append((tracemalloc.get_traced_memory()[0] - before) / 1e3 / 1024)
+        tracemalloc.stop()
+    paired, bare = sizes
+    print(f"{'':58} {paired:8.3f} KB a paired sender, {bare:.3f} KB a bare one")
+    found.append(figure("a paired sender, more than a bare one", "< 2", [paired - bare], "KB"))
+    return found
+
+
+async def run(rounds: int) -> list[dict[str, Any]]:
+    base = Path(tempfile.mkdtemp(prefix="bench-paired-"))
+    for name in ("primary", "secondary"):
+        (base / name).mkdir()
+    primary, secondary = (
+        BrokerProcess(base / "primary", QUEUES),
+        BrokerProcess(base / "secondary", {}),
+    )
+    primary.start()
+    secondary.start()
+    found: list[dict[str, Any]] = []
+    try:
+        pair, backup = await paired_aio(primary, secondary)
+        async with sdk_aio.ServiceBusClient.from_connection_string(
+            primary.connection_string
+        ) as bare:
+            found += await asyncio_figures(pair, bare, rounds)
+        found += memory(pair)
+        await pair.close()
+        await backup.close()
+        found += await blocking_all(primary, secondary, rounds)
+        pair, backup = await paired_aio(primary, secondary)
+        found += await first_diverted(primary, pair, secondary.connection_string, 3)
+        await pair.close()
+        await backup.close()
+    finally:
+        primary.close()
+        secondary.close()
+    return found
+
+
+async def paired_aio(primary: BrokerProcess, secondary: BrokerProcess) -> tuple[Any, Any]:
+    make = twinbus.aio.MessagingFactory.from_connection_string
+    pair, backup = make(primary.connection_string), make(secondary.connection_string)
+    pair._config.retry_total = 0
+    async with twinbus.aio.NamespaceManager.from_connection_string(
+        secondary.connection_string, connection_verify=certificate(secondary)
+    ) as manager:
+        await pair.pair_namespace(options(manager, backup))
+    return pair, backup
+
+
+def options(manager: Any, backup: Any) -> SendAvailabilityPairedNamespaceOptions:
+    return SendAvailabilityPairedNamespaceOptions(
+        manager,
+        backup,
+        backlog_queue_count=1,
+        failover_interval=timedelta(seconds=2),
+        ping_primary_interval=timedelta(seconds=1),
+    )
+
+
+async def blocking_all(
+    primary: BrokerProcess, secondary: BrokerProcess, rounds: int
+) -> list[dict[str, Any]]:
+    make = twinbus.MessagingFactory.from_connection_string
+    pair, backup = make(primary.connection_string), make(secondary.connection_string)
+    with (
+        twinbus.NamespaceManager.from_connection_string(
+            secondary.connection_string, connection_verify=certificate(secondary)
+        ) as manager,
+        sdk.ServiceBusClient.from_connection_string(primary.connection_string) as bare,
+    ):
+        pair.pair_namespace(options(manager, backup))
+        found = await blocking_figures(pair, bare, rounds)
+        pair.close()
+        backup.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
+    arguments = parser.parse_args()
+    found = asyncio.run(run(arguments.rounds))
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
