@@ -82,6 +82,29 @@ async def test_a_primary_that_says_nothing_is_diverted_by_timeout(
 
 
 @WORLDS
+async def test_a_link_that_died_in_a_quiet_period_is_replaced_before_the_send(
+    kind: str, tmp_path: Path
+) -> None:
+    """No failure is seen, and no back-off waited for: the SDK alone would take seconds."""
+    async with two_brokers(tmp_path, QUEUES) as (primary, secondary):
+        pair = await Pair(kind, primary, secondary).open(
+            factory={"retry_total": 3}, failover_interval=timedelta(minutes=1)
+        )
+        async with pair.sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage("before"))
+            await asyncio.to_thread(primary.kill)
+            await asyncio.to_thread(primary.start)
+            await asyncio.sleep(1.1)
+            began = time.monotonic()
+            await sender.send_messages(ServiceBusMessage("after"))
+            took = time.monotonic() - began
+        assert not pair.events
+        assert took < 1.5, "what opening a link takes"
+        assert len(await peek(primary.connection_string, "orders")) == 2
+        await pair.close()
+
+
+@WORLDS
 async def test_failures_within_the_interval_reach_the_caller(kind: str, tmp_path: Path) -> None:
     interval = timedelta(seconds=3)
     async with two_brokers(tmp_path, QUEUES) as (primary, secondary):

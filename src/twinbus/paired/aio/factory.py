@@ -233,7 +233,9 @@ class MessagingFactory(ServiceBusClient):
 
     async def _shut(self) -> None:
         if self.pairing is not None:
-            await self.pairing.close()
+            self.pairing.stop()
+            await self._crew.stop()
+            await self.pairing.diverter.close()
         await super().close()
         await self._crew.stop()
 

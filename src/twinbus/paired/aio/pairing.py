@@ -181,7 +181,3 @@ class Pairing:
             for entity in self._entities.values():
                 if entity.troubled is not None:
                     entity.troubled.set()
-
-    async def close(self) -> None:
-        self.stop()
-        await self.diverter.close()

@@ -111,12 +111,15 @@ class Crew:
         task.add_done_callback(self._jobs.discard)
 
     async def stop(self) -> None:
-        """Cancel all, and wait until they are gone."""
-        mine = asyncio.current_task()
-        jobs = [job for job in self._jobs if job is not mine]
-        for job in jobs:
+        """Cancel all, and wait until they are gone, and those that they started to clean up."""
+        for job in self._others():
             job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
+        while jobs := self._others():
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    def _others(self) -> list[asyncio.Task[None]]:
+        mine = asyncio.current_task()
+        return [job for job in self._jobs if job is not mine]
 
     def __len__(self) -> int:
         return len(self._jobs)

@@ -234,7 +234,9 @@ class MessagingFactory(ServiceBusClient):
 
     def _shut(self) -> None:
         if self.pairing is not None:
-            self.pairing.close()
+            self.pairing.stop()
+            self._crew.stop()
+            self.pairing.diverter.close()
         super().close()
         self._crew.stop()
 

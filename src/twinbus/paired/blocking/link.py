@@ -22,6 +22,8 @@ from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatc
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
 QUIET_S = 1.0
+# Whoever closes a sender waits this long for the send that is under way.
+CLOSE_S = 5.0
 
 
 class SharedSender(ServiceBusSender):
@@ -99,8 +101,22 @@ class SharedSender(ServiceBusSender):
                     operation_requires_timeout=True,
                     apply_try_timeout=True,
                 )
+        except Exception:
+            raise
+        except BaseException:
+            self.drop_link()
+            raise
         finally:
             self._turn.release()
+
+    def close(self) -> None:
+        """Let the send that is under way end first."""
+        turn = self._turn.acquire(CLOSE_S)
+        try:
+            super().close()
+        finally:
+            if turn:
+                self._turn.release()
 
     def _freshen(self) -> None:
         """Read what came in while all was quiet; if that was a farewell, let go of the link."""

@@ -182,7 +182,3 @@ class Pairing:
             for entity in self._entities.values():
                 if entity.troubled is not None:
                     entity.troubled.set()
-
-    def close(self) -> None:
-        self.stop()
-        self.diverter.close()

@@ -98,11 +98,14 @@ class Crew:
                 self._jobs.discard(threading.current_thread())
 
     def stop(self) -> None:
-        """Wait until all are gone."""
+        """Wait until all are gone, and those that they started to clean up."""
+        while jobs := self._others():
+            for job in jobs:
+                job.join()
+
+    def _others(self) -> list[threading.Thread]:
         with self._mutex:
-            jobs = [job for job in self._jobs if job is not threading.current_thread()]
-        for job in jobs:
-            job.join()
+            return [job for job in self._jobs if job is not threading.current_thread()]
 
     def __len__(self) -> int:
         return len(self._jobs)
