@@ -28,7 +28,7 @@ unit: setup
 	$(BIN)/pytest --numprocesses 6
 
 bench-broker: setup
-	$(BIN)/python bench/broker.py
+	$(BIN)/python -m bench.broker $(FIGURES)
 
 # The paired sender against the bare SDK, one run, about a minute.
 bench-paired: setup

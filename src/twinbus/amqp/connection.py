@@ -43,6 +43,7 @@ FRAMING_ERROR = "amqp:connection:framing-error"
 _AMQP_FRAME, _SASL_FRAME = 0, 1
 _FLOW, _TRANSFER, _DISPOSITION = 0x13, 0x14, 0x15
 _HOT = frozenset((_FLOW, _TRANSFER, _DISPOSITION))
+_HOT_HEADS = frozenset(b"\x00\x53" + bytes((code,)) for code in _HOT)
 
 _read_head = struct.Struct(">IBBH").unpack_from
 _write_head = struct.Struct(">IBBH").pack
@@ -82,6 +83,7 @@ class Connection:
         self.phase = Phase.HEADER
         self.peer_max_frame = MIN_MAX_FRAME
         self.pending = 0  # bytes written and not yet taken, so that an owner can pause
+        self.unfinished = 0
         self._container_id = container_id
         self._hostname = hostname
         self._max_frame_size = max_frame_size
@@ -137,6 +139,11 @@ class Connection:
         for session in self._sessions.values():
             session.silence()
 
+    @property
+    def link_count(self) -> int:
+        """How many links its sessions have, those included that only one side has closed."""
+        return sum(len(session.links) for session in self._sessions.values())
+
     def data_to_send(self) -> bytes:
         """The bytes to write now."""
         for session in self._sessions.values():
@@ -154,16 +161,24 @@ class Connection:
         self._heard = True
         data = self._tail + data if self._tail else data
         self._tail = b""
-        pos = 0
+        pos, size = 0, len(data)
         try:
-            while self.phase is not Phase.CLOSED:
-                end = self._frame_end(data, pos)
-                if end is None:
-                    break
+            while size - pos >= 8 and self.phase is not Phase.CLOSED:
                 if self.phase is Phase.HEADER:
-                    self._on_header(data[pos:end])
+                    self._on_header(data[pos : pos + 8])
+                    pos += 8
+                    continue
+                length, offset, kind, channel = _read_head(data, pos)
+                if length > self._max_frame_size or offset < 2 or offset * 4 > length:
+                    raise self._bad_frame(length)
+                end = pos + length
+                if end > size:
+                    break
+                frame = data[pos + offset * 4 : end]
+                if frame[:3] in _HOT_HEADS and channel in self._by_remote and kind == _AMQP_FRAME:
+                    yield from self._on_hot_frame(frame[2], frame, channel)
                 else:
-                    yield from self._on_frame(data, pos, end)
+                    yield from self._on_frame(kind, channel, frame)
                 pos = end
         except CodecError as error:
             yield self._fail("amqp:decode-error", f"the frame cannot be read: {error}")
@@ -196,22 +211,11 @@ class Connection:
 
     # -- frames in
 
-    def _frame_end(self, data: bytes, pos: int) -> int | None:
-        """Where the header or frame at ``pos`` ends, or None while it is not whole."""
-        if len(data) - pos < 8:
-            return None
-        if self.phase is Phase.HEADER:
-            return pos + 8
-        size, offset, _, _ = _read_head(data, pos)
-        if size > self._max_frame_size:
-            raise ProtocolError(
-                FRAMING_ERROR,
-                f"a frame of {size} bytes is over the limit of {self._max_frame_size}",
-            )
-        if offset < 2 or offset * 4 > size:
-            raise ProtocolError(FRAMING_ERROR, "a frame's header does not fit its size")
-        end = pos + int(size)
-        return end if end <= len(data) else None
+    def _bad_frame(self, length: int) -> ProtocolError:
+        text = "a frame's header does not fit its size"
+        if length > self._max_frame_size:
+            text = f"a frame of {length} bytes is over the limit of {self._max_frame_size}"
+        return ProtocolError(FRAMING_ERROR, text)
 
     def _on_header(self, header: bytes) -> None:
         if header == SASL_HEADER and not self._sasl_done:
@@ -229,9 +233,7 @@ class Connection:
             # The specification's answer to a header one does not know is the one one does.
             raise ProtocolError(FRAMING_ERROR, f"{header!r} is not a protocol header of AMQP 1.0")
 
-    def _on_frame(self, data: bytes, pos: int, end: int) -> Sequence[Event]:
-        _, offset, kind, channel = _read_head(data, pos)
-        frame = data[pos + offset * 4 : end]
+    def _on_frame(self, kind: int, channel: int, frame: bytes) -> Sequence[Event]:
         if self.phase is Phase.SASL:
             if kind != _SASL_FRAME:
                 raise ProtocolError(FRAMING_ERROR, "an AMQP frame came before SASL was done")
@@ -281,13 +283,11 @@ class Connection:
         return (Opened(performative),)
 
     def _on_session_frame(self, frame: bytes, channel: int) -> Sequence[Event]:
-        """Dispatch by descriptor. The hot three are read as bare lists."""
+        """Dispatch by descriptor. The hot three come here only if something is odd about them."""
         if channel in self._over and channel not in self._by_remote and not _is_begin(frame):
             return ()  # some clients detach their links after they have ended the session
-        if len(frame) > 2 and frame[0] == 0 and frame[1] == 0x53:
-            code = frame[2]
-            if code in _HOT:
-                return self._on_hot_frame(code, frame, channel)
+        if frame[:3] in _HOT_HEADS:
+            return self._on_hot_frame(frame[2], frame, channel)
         performative, _ = decode(frame, 0)
         if isinstance(performative, Begin):
             return self._on_begin(performative, channel)

@@ -100,11 +100,9 @@ _PROPERTY_TYPES: dict[int, Any] = {6: Symbol, 7: Symbol, 8: Timestamp, 9: Timest
 _NO_PROPERTIES = Properties()
 # What each property may be, plain or typed: nothing behind the decoder is ready for a session whose
 # id is a list.
-_TEXT = frozenset((type(None), str, Symbol, Char))
-_BINARY = frozenset((type(None), bytes))
-_NUMBER = frozenset(
-    (type(None), int, UByte, UShort, UInt, ULong, Byte, Short, Int, Timestamp),
-)
+_TEXT = frozenset((str, Symbol, Char))
+_BINARY = frozenset((bytes,))
+_NUMBER = frozenset((int, UByte, UShort, UInt, ULong, Byte, Short, Int, Timestamp))
 _ID = _TEXT | _BINARY | _NUMBER | {UUID}
 _PROPERTY_KINDS = (
     *(_ID, _BINARY, _TEXT, _TEXT, _TEXT, _ID, _TEXT, _TEXT, _NUMBER, _NUMBER),
@@ -116,7 +114,7 @@ def _read_properties(values: Any) -> Properties:
     if not isinstance(values, list) or len(values) > 13:
         raise CodecError("a message's properties are not a list of 13 fields")
     for value, kinds in zip(values, _PROPERTY_KINDS):  # noqa: B905  the hot path, and 13 at most
-        if type(value) not in kinds:
+        if value is not None and type(value) not in kinds:
             raise CodecError("a message's properties have a field that is not of its type")
     if len(values) > 11 and not 0 <= (values[11] or 0) <= 0xFFFFFFFF:
         raise CodecError("a message's group-sequence is out of range")

@@ -44,6 +44,7 @@ from twinbus.amqp.types import CodecError
 SENDER, RECEIVER = False, True
 WINDOW = 65_536
 HANDLE_MAX = 1_023
+MAX_UNFINISHED = 16 << 20
 # What a transfer takes of a frame besides its payload: the frame's header, and the performative
 # with the longest tag there may be.
 TRANSFER_OVERHEAD = 8 + 64
@@ -63,6 +64,7 @@ class FrameWriter(Protocol):
     """What a session needs of its connection."""
 
     peer_max_frame: int
+    unfinished: int  # bytes of deliveries whose last frame has not come
 
     def write_frame(self, channel: int, body: bytes) -> None: ...
 
@@ -71,6 +73,7 @@ class _Silence:
     """The writer of a session that is over: what it still has to say, nobody waits for."""
 
     peer_max_frame = 512
+    unfinished = 0
 
     def write_frame(self, channel: int, body: bytes) -> None:
         pass
@@ -87,6 +90,7 @@ class Link:
     """One direction of traffic. ``role`` is ours: SENDER sends deliveries, RECEIVER gets them."""
 
     __slots__ = (
+        "_held",
         "_parts",
         "_size",
         "_transfer",
@@ -118,6 +122,7 @@ class Link:
         self._transfer: tuple[int, bytes, int, bool] | None = None
         self._parts: list[bytes] | None = []
         self._size = 0
+        self._held = 0
 
     # -- attach and detach
 
@@ -205,10 +210,11 @@ class Link:
             raise SessionError("amqp:not-allowed", "a delivery starts within another on its link")
         more = values[5] if len(values) > 5 else False
         aborted = values[9] if len(values) > 9 else False
-        self._add(payload)
+        self._add(payload, more=more)
         if more and not aborted:
             return None
-        parts, self._transfer, self._parts, self._size = self._parts, None, [], 0
+        parts = self._parts
+        self.drop_unfinished()
         if aborted:
             return None
         self.credit -= 1
@@ -230,12 +236,25 @@ class Link:
             raise CodecError("a delivery's id, tag or format is not of its type")
         return delivery_id, tag, message_format, bool(values[4] if count > 4 else False)
 
-    def _add(self, payload: bytes) -> None:
+    def _add(self, payload: bytes, *, more: bool) -> None:
         self._size += len(payload)
         if self.max_message_size and self._size > self.max_message_size:
             self._parts = None  # too large: let the rest of it pass by unkept
+            self._hold(-self._held)
         if payload and self._parts is not None:
             self._parts.append(payload)
+            if more:
+                self._hold(len(payload))
+
+    def _hold(self, count: int) -> None:
+        self._held += count
+        self.session.hold(count)
+
+    def drop_unfinished(self) -> None:
+        """Forget the delivery under way, if there is one."""
+        self._transfer, self._parts, self._size = None, [], 0
+        if self._held:
+            self._hold(-self._held)
 
 
 def _are_uints(one: Any, other: Any) -> bool:
@@ -256,6 +275,7 @@ class Session:
         self._next_incoming_id = 0
         self._remote_window = WINDOW
         self._unannounced = 0
+        self._unfinished = 0
         self._waiting: deque[bytes] = deque()
         self._links: dict[int, Link] = {}
         self._by_remote: dict[int, Link] = {}
@@ -289,6 +309,8 @@ class Session:
 
     def silence(self) -> None:
         """Write nothing from now on: what goes out after an end or a close breaks the protocol."""
+        self._writer.unfinished -= self._unfinished
+        self._unfinished = 0
         self._writer = _Silence()
         self._remote_window = 0
         self._waiting.clear()
@@ -379,6 +401,7 @@ class Session:
         if known:
             self.write(Detach(link.handle, closed=True))
         link.state = LinkState.DETACHED
+        link.drop_unfinished()
         self._links.pop(link.handle, None)
         self.forget_deliveries(link)
         return [LinkDetached(link, detach.error)] if known or detach.error else []
@@ -475,6 +498,16 @@ class Session:
         waiting, self._waiting = self._waiting, deque()
         for body in waiting:
             self._transmit(body)
+
+    def hold(self, count: int) -> None:
+        """Account for what a peer makes us keep with deliveries that it does not finish."""
+        self._unfinished += count
+        self._writer.unfinished += count
+        if count > 0 and self._writer.unfinished > MAX_UNFINISHED:
+            raise SessionError(
+                "amqp:resource-limit-exceeded",
+                f"the unfinished deliveries of a connection may have {MAX_UNFINISHED} bytes",
+            )
 
     def on_transfer(self, values: list[Any], payload: bytes) -> Delivery | None:
         self._next_incoming_id = (self._next_incoming_id + 1) & _MASK

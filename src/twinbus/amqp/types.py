@@ -207,14 +207,19 @@ def _check_depth(depth: int) -> None:
 
 def _list(table: list[Decoder], wide: bool) -> Decoder:
     def read(buf: bytes, pos: int, depth: int) -> tuple[list[Any], int]:
-        start, end, count = _extent(buf, pos, wide)
-        if count > end - start:
-            raise CodecError(f"a list of {count} elements cannot fit in {end - start} bytes")
+        if wide:
+            pos, end, count = _extent(buf, pos, wide)
+        else:  # what `_extent` does, without the call: nearly every list is one of these
+            end, count = pos + 1 + buf[pos], buf[pos + 1]
+            pos += 2
+            if end > len(buf):
+                raise CodecError("a list runs past the end")
+        if count > end - pos:
+            raise CodecError(f"a list of {count} elements cannot fit in {end - pos} bytes")
         if depth >= MAX_DEPTH:
             _check_depth(depth)
         items: list[Any] = []
         append = items.append
-        pos = start
         depth += 1
         for _ in range(count):
             code = buf[pos]

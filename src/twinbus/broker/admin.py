@@ -37,9 +37,9 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from twinbus.broker import atom, descriptions, rules
+from twinbus.broker import atom, descriptions, markup, rule_markup, rules
 from twinbus.broker.access import AccessError, Token, verify
-from twinbus.broker.atom import AtomError, Runtime
+from twinbus.broker.atom import Runtime
 from twinbus.broker.descriptions import (
     AccessRule,
     Claim,
@@ -50,6 +50,7 @@ from twinbus.broker.descriptions import (
     check_name,
 )
 from twinbus.broker.entities import Entity, EntityExistsError, EntityNotFoundError
+from twinbus.broker.markup import AtomError
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done, QueueError
 from twinbus.broker.rules import Rule, RuleError
@@ -159,7 +160,7 @@ class _Admin:
         self._name = namespace.name
         self._directory = namespace.directory
         self._clock = clock
-        self._created_ms = clock()
+        self._created_ms = namespace.store.created_ms()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -289,7 +290,7 @@ class _Admin:
 
     async def _put(self, request: Request, address: Address) -> Response:
         condition = request.headers.get("if-match")
-        element = atom.parse(await _body(request))
+        element = markup.parse(await _body(request))
         # One change of an entity at a time, so that an ETag is compared with what is on disk.
         async with self._turns.setdefault(address.full.lower(), asyncio.Lock()):
             if address.kind == "rule":
@@ -302,14 +303,14 @@ class _Admin:
             await self._update(request, path, element, condition)
             return self._entity_response(request, self._directory.entity(path))
 
-    async def _create(self, request: Request, address: Address, element: atom.Element) -> None:
+    async def _create(self, request: Request, address: Address, element: markup.Element) -> None:
         directory, path, now_ms = self._directory, address.path, self._clock()
         if address.kind == "subscription":
             name = address.subscription
             check_name(name, "subscription")
             wanted = atom.read_description(element, SubscriptionDescription)
             self._check_targets(request, wanted)
-            rule = atom.default_rule(element)
+            rule = rule_markup.default_rule(element)
             if rule is not None:
                 check_name(rule.name, "rule")
             change = partial(directory.create_subscription, path, name, wanted, rule, now_ms)
@@ -323,7 +324,7 @@ class _Admin:
         await _committed(change)
 
     async def _update(
-        self, request: Request, path: str, element: atom.Element, condition: str
+        self, request: Request, path: str, element: markup.Element, condition: str
     ) -> None:
         entity = self._directory.entity(path)
         _check_condition(condition, _entity_tag(entity))
@@ -333,10 +334,10 @@ class _Admin:
         await _committed(partial(self._directory.update, path, description, self._clock()))
 
     async def _put_rule(
-        self, address: Address, element: atom.Element, condition: str | None
+        self, address: Address, element: markup.Element, condition: str | None
     ) -> None:
         check_name(address.rule, "rule")
-        rule = atom.read_rule(element, address.rule)
+        rule = rule_markup.read_rule(element, address.rule)
         topic, subscription = address.path, address.subscription
         change = self._directory.create_rule
         if condition is not None:
@@ -387,7 +388,7 @@ class _Admin:
             self._url(request, path),
             rule.name,
             self._name,
-            atom.write_rule(rule, created_ms),
+            rule_markup.write_rule(rule, created_ms),
             created_ms,
             created_ms,
         )
@@ -444,7 +445,9 @@ def _runtime(entity: Entity) -> Runtime:
     )
 
 
-def _updated(element: atom.Element, current: descriptions.Description) -> descriptions.Description:
+def _updated(
+    element: markup.Element, current: descriptions.Description
+) -> descriptions.Description:
     match current:
         case QueueDescription():
             return atom.read_description(element, QueueDescription, current)

@@ -77,7 +77,8 @@ class Committer:
     def _committed(self, batch: Batch, commit: asyncio.Future[None]) -> None:
         error = commit.exception()
         if error is not None and not isinstance(error, StoreError):
-            raise error
+            log.error("a commit of '%s' failed", self.namespace.name, exc_info=error)
+            error = StoreError(f"the store failed: {error!r}")
         self._finish(batch, error)
 
     def _finish(self, batch: Batch, error: StoreError | None) -> None:
@@ -85,7 +86,11 @@ class Committer:
             self.namespace.store.rollback()
         self._report(error)
         self._in_flight = 0
-        self.namespace.committed(batch, error, self._clock())
+        try:
+            self.namespace.committed(batch, error, self._clock())
+        except Exception:
+            # One client's trouble must not stop the commits of all others.
+            log.exception("a client of '%s' could not be told of a commit", self.namespace.name)
         paused, self._paused = self._paused, []
         for resume in paused:
             resume()

@@ -26,14 +26,13 @@ that is wrong in any place is refused whole, with the line.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
-
-import isodate
 
 from twinbus.broker.descriptions import (
     FOREVER,
@@ -45,6 +44,7 @@ from twinbus.broker.descriptions import (
     check_name,
     check_path,
 )
+from twinbus.broker.durations import parse_span
 from twinbus.broker.rules import (
     CorrelationFilter,
     Rule,
@@ -93,6 +93,8 @@ class NamespaceConfig:
             check_name(self.name, "namespace")
         except DescriptionError as error:
             raise ConfigError(str(error)) from error
+        if not self.name.strip("."):
+            raise ConfigError(f"'{self.name}' cannot be a namespace's name: its folder has it too")
         for what, port in (("port", self.port), ("admin_port", self.admin_port)):
             if not 0 <= port <= 65_535:
                 raise ConfigError(f"the {what} of '{self.name}' is {port}; use 0 to 65535")
@@ -110,6 +112,29 @@ class NamespaceConfig:
                     raise ConfigError(
                         f"'{path}' of '{self.name}' forwards to '{target}', which is not declared"
                     )
+        self.in_order()
+
+    def in_order(self) -> list[str]:
+        """The queues, each behind those it forwards to."""
+        ordered: dict[str, str] = {}
+        waiting = {path.lower(): path for path in self.queues}
+        while waiting:
+            ready = {
+                key: path
+                for key, path in waiting.items()
+                if not any(target in waiting for target in self._targets(path))
+            }
+            if not ready:
+                circle = ", ".join(f"'{path}'" for path in waiting.values())
+                raise ConfigError(f"the queues {circle} of '{self.name}' forward in a circle")
+            ordered |= ready
+            waiting = {key: path for key, path in waiting.items() if key not in ready}
+        return list(ordered.values())
+
+    def _targets(self, path: str) -> list[str]:
+        queue = self.queues[path]
+        targets = (queue.forward_to, queue.forward_dead_letters_to)
+        return [target.lower() for target in targets if target is not None]
 
     def receivers(self) -> Iterator[tuple[str, QueueDescription | SubscriptionDescription]]:
         yield from self.queues.items()
@@ -141,23 +166,44 @@ def check_together(namespaces: list[NamespaceConfig]) -> None:
 class Place:
     """Where in a file we are, by the names that lead there; finds the line to complain about."""
 
-    def __init__(self, path: Path, text: str, names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        text: str,
+        steps: tuple[tuple[str, str], ...] = (),
+        spelling: dict[str, str] | None = None,
+    ) -> None:
         self._path = path
         self._text = text
-        self._names = names
+        self._steps = steps
+        self._spelling = spelling or {}
 
-    def inside(self, name: str) -> Place:
-        return Place(self._path, self._text, (*self._names, name))
+    def inside(self, key: str) -> Place:
+        """At a key, found as a whole: "order" is not in "orders", nor "q" in "queue"."""
+        key = self._spelling.get(key, key)
+        return self._step(key, rf"(?<![\w/-]){re.escape(key)}(?![./]?[\w-])")
+
+    def named(self, name: str) -> Place:
+        """At the thing that has this name, not at another one that mentions it."""
+        return self._step(name, rf"""(?i:name)"?\s*[:=]\s*["']{re.escape(name)}["']""")
+
+    def spelled(self, spelling: dict[str, str]) -> Place:
+        """The same place in a file that has other words for our keys."""
+        return Place(self._path, self._text, self._steps, spelling)
+
+    def _step(self, name: str, pattern: str) -> Place:
+        return Place(self._path, self._text, (*self._steps, (name, pattern)), self._spelling)
 
     def refuse(self, reason: object, cause: Exception | None = None) -> NoReturn:
-        raise ConfigError(f"{self._path}, line {self._line()}: {reason}") from cause
+        where = f" ({'.'.join(name for name, _ in self._steps)})" if self._steps else ""
+        raise ConfigError(f"{self._path}, line {self._line()}{where}: {reason}") from cause
 
     def _line(self) -> int:
-        """The line of the last name, each looked for behind the one before it."""
+        """The line of the last step, each looked for behind the one before it."""
         at = 0
-        for name in self._names:
-            found = self._text.find(name, at)
-            at = found if found >= 0 else at
+        for _, pattern in self._steps:
+            found = re.compile(pattern).search(self._text, at)
+            at = found.start() if found else at
         return self._text.count("\n", 0, at) + 1
 
 
@@ -177,7 +223,10 @@ def read_toml(path: Path) -> list[NamespaceConfig]:
     if not items:
         place.refuse("there is no [[namespace]]")
     namespaces = [_namespace(item, index, place) for index, item in enumerate(items)]
-    check_together(namespaces)
+    try:
+        check_together(namespaces)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     return namespaces
 
 
@@ -192,13 +241,15 @@ def read_text(path: Path) -> str:
 
 def _namespace(item: dict[str, Any], index: int, place: Place) -> NamespaceConfig:
     name = _name(item, "namespace", place)
-    place = place.inside(name)
+    place = place.named(name)
     _check_keys(item, {"name", "port", "admin_port", "key", "queue", "topic"}, place)
     try:
         namespace = NamespaceConfig(
             name,
             _typed(item.get("port", DEFAULT_PORT + index), int, place.inside("port")),
-            _typed(item.get("admin_port", DEFAULT_ADMIN_PORT + index), int, place),
+            _typed(
+                item.get("admin_port", DEFAULT_ADMIN_PORT + index), int, place.inside("admin_port")
+            ),
             _typed(item.get("key", ""), str, place.inside("key")) or None,
         )
     except ConfigError as error:
@@ -226,7 +277,7 @@ def _path(
     item: dict[str, Any], known: dict[str, Any], what: str, place: Place
 ) -> tuple[str, Place]:
     path = _name(item, what, place)
-    place = place.inside(path)
+    place = place.named(path)
     try:
         check_path(path)
     except DescriptionError as error:
@@ -238,7 +289,7 @@ def _path(
 
 def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> None:
     name = _name(item, "subscription", place)
-    place = place.inside(name)
+    place = place.named(name)
     rules = tables(item.pop("rule", None), "rule", place)
     try:
         check_name(name, "subscription")
@@ -248,12 +299,21 @@ def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> Non
         place.refuse(f"the subscription '{name}' is declared twice")
     config = SubscriptionConfig(describe(SubscriptionDescription, item, place))
     config.rules = [_rule(rule, place) for rule in rules]
+    check_rules(config.rules, place)
     topic.subscriptions[name] = config
+
+
+def check_rules(rules: list[Rule], place: Place) -> None:
+    names: set[str] = set()
+    for rule in rules:
+        if rule.name.lower() in names:
+            place.inside(rule.name).refuse(f"the rule '{rule.name}' is declared twice")
+        names.add(rule.name.lower())
 
 
 def _rule(item: dict[str, Any], place: Place) -> Rule:
     name = _name(item, "rule", place)
-    place = place.inside(name)
+    place = place.named(name)
     _check_keys(item, {"name", "sql", "correlation", "action"}, place)
     if "sql" in item and "correlation" in item:
         place.refuse(f"the rule '{name}' has both sql and correlation; give one")
@@ -268,7 +328,9 @@ def make_rule(name: str, sql: Any, correlation: Any, action: Any, place: Place) 
         if sql is not None:
             condition = SqlFilter(_typed(sql, str, place.inside("sql")))
         elif correlation is not None:
-            condition = CorrelationFilter(**_typed(correlation, dict, place))
+            parts = _typed(correlation, dict, place)
+            _check_keys(parts, {each.name for each in fields(CorrelationFilter)}, place)
+            condition = CorrelationFilter(**parts)
         act = None if action is None else SqlRuleAction(_typed(action, str, place))
         return Rule(name, condition, act)
     except (DescriptionError, RuleError, SqlError, TypeError) as error:
@@ -308,17 +370,14 @@ def _setting(value: Any, default: Any, place: Place) -> Any:
 
 def duration(value: Any, place: Place) -> timedelta:
     """A duration from ISO 8601 text or a number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        place.refuse(f"{value!r} is not a duration; write 'PT30S', or 30 for seconds")
     try:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return timedelta(seconds=value)
-        parsed = isodate.parse_duration(value)
+        return parse_span(value, "this") if isinstance(value, str) else timedelta(seconds=value)
     except OverflowError:
         return FOREVER
-    except (isodate.ISO8601Error, TypeError, ValueError) as error:
-        place.refuse(f"{value!r} is not a duration; write 'PT30S', or 30 for seconds", error)
-    if not isinstance(parsed, timedelta):
-        place.refuse(f"{value!r} is not a duration here: months and years have no fixed length")
-    return parsed
+    except DescriptionError as error:
+        place.refuse(error, error)
 
 
 def tables(value: Any, what: str, place: Place) -> list[dict[str, Any]]:

@@ -17,13 +17,16 @@ _ENQUEUED = encode_symbol("x-opt-enqueued-time") + b"\x83"
 _ORIGIN = encode_symbol("x-opt-enqueue-sequence-number") + b"\x81"
 _LOCKED_UNTIL = encode_symbol("x-opt-locked-until") + b"\x83"
 _ACTIVE_STATE = encode_symbol("x-opt-message-state") + b"\x54\x00"
+MAX_HEADER_TTL_MS = 2**32 - 1
 _TICKS_AT_EPOCH = 621_355_968_000_000_000
 
 
 def payload(entry: Entry, locked_until_ms: int) -> bytes:
     """The message to send. ``locked_until_ms`` is 0 where there is no lock."""
     durable, priority = unpack_flags(entry.flags)
-    head = encode_header(durable, priority, entry.ttl_ms, entry.delivery_count)
+    # The header's field ends at 49 days; a longer time to live is in the properties as well.
+    ttl_ms = None if entry.ttl_ms is None else min(entry.ttl_ms, MAX_HEADER_TTL_MS)
+    head = encode_header(durable, priority, ttl_ms, entry.delivery_count)
     plain = (
         entry.annotations is None
         and entry.delivery_annotations is None

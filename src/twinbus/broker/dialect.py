@@ -11,12 +11,10 @@ refusal of a link or the status of a request; the text says what to do.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from twinbus.amqp.connection import Connection, Phase
 from twinbus.amqp.events import (
@@ -51,13 +49,25 @@ from twinbus.amqp.performatives import (
 )
 from twinbus.amqp.session import RECEIVER, SENDER, Link, LinkState
 from twinbus.amqp.types import CodecError, Described, Int, Symbol, encode
-from twinbus.broker.access import AccessError, Grant, Token, resource_path, verify
-from twinbus.broker.delivery import payload, ticks
+from twinbus.broker.access import AccessError
+from twinbus.broker.delivery import ticks
 from twinbus.broker.descriptions import Claim
-from twinbus.broker.entities import Entity, EntityDisabledError, NotAllowedError
+from twinbus.broker.entities import EntityDisabledError, NotAllowedError
+from twinbus.broker.grants import Grants
+from twinbus.broker.links import (
+    NO_FILTER,
+    SESSION_FILTER,
+    Context,
+    Node,
+    Producer,
+    Receiver,
+    error_of,
+    path_of,
+    session_filter,
+)
 from twinbus.broker.management import OPERATIONS
 from twinbus.broker.namespace import MAX_MESSAGE_BYTES, MessageError, Namespace, TooLargeError
-from twinbus.broker.queue import Burial, Queue, QueueError
+from twinbus.broker.queue import Burial, QueueError
 from twinbus.broker.requests import Reply, Request, refusal, reply_properties
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
 from twinbus.broker.store import Entry, StoreError
@@ -67,114 +77,22 @@ log = logging.getLogger("twinbus.broker")
 IDLE_TIMEOUT_S = 240.0
 SEND_CREDIT = 1_000
 REQUEST_CREDIT = 100
-SESSION_FILTER = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 ATTACH_TIMEOUT = Symbol("com.microsoft:timeout")
 DEAD_LETTER = "com.microsoft:dead-letter"
+# Some SDKs put a token for this part of an entity alone; one for the entity covers it too.
+MANAGEMENT = "/$management"
 DEFAULT_ATTACH_TIMEOUT_MS = 60_000
 MAX_WAITING_REPLIES = 1_000
-MAX_PENDING_BYTES = 1 << 20
+MAX_UNREAD_BYTES = 16 << 20  # answers that a client has asked for and does not read
+MAX_LINKS = 5_000
 
 _ACCEPTED = encode(ACCEPTED)
 _REJECTED = encode(Rejected())
 
 
-class UnauthorizedError(QueueError):
-    condition = "amqp:unauthorized-access"
-
-
 class TimedOutError(QueueError):
     condition = "com.microsoft:timeout"
-
-
-def error_of(error: Exception) -> Error:
-    """An exception of ours as AMQP says it."""
-    if isinstance(error, QueueError):
-        return Error(error.condition, str(error))
-    if isinstance(error, StoreError):
-        reply = refusal(error)
-        return Error(str(reply.condition), reply.description)
-    raise error
-
-
-def path_of(address: Any) -> str:
-    """The path in a link's address, which may be a whole URI."""
-    if not isinstance(address, str):
-        return ""
-    path = urlsplit(address).path if "://" in address else address
-    return unquote(path).strip("/")
-
-
-@dataclass(slots=True, eq=False)
-class Producer:
-    """A link that a client sends on."""
-
-    entity: Entity
-    path: str
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """One end of a request-response pair: ``$cbs``, or an entity's ``$management``."""
-
-    path: str
-    waiting: deque[bytes] = field(default_factory=deque)
-
-
-class Receiver:
-    """A link that a client receives on."""
-
-    def __init__(self, client: Client, link: Link, entity: Entity, queue: Queue, path: str) -> None:
-        self.client = client
-        self.link = link
-        self.entity = entity
-        self.queue = queue
-        self.path = path
-        assert link.remote is not None
-        self.deletes = link.remote.snd_settle_mode == 1
-        self.session: Session | None = None
-        self.waiter: Waiter | None = None
-        self.deadline_ms = 0
-        self._reserved = 0
-
-    def demand(self) -> int:
-        link = self.link
-        client = self.client
-        if not client.writable or not link.can_send:
-            return 0
-        if client.amqp.pending > MAX_PENDING_BYTES:
-            client.starved = True  # it goes on when these bytes have been handed to the socket
-            return 0
-        return link.credit - self._reserved
-
-    def reserve(self, count: int) -> None:
-        self._reserved += count
-
-    def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
-        if self.link.state is not LinkState.ATTACHED:
-            return  # receive-and-delete: the receiver left while its message was being deleted
-        self.link.send(payload(entry, locked_until_ms), token, self.deletes)
-        self.client.touch()
-
-    def lose(self, error: QueueError) -> None:
-        self.session = None
-        self.client.drop(self.link, error)
-        self.client.touch()
-
-    def finish_drain(self) -> None:
-        if self.link.drain and self.link.credit > 0 and not self._reserved:
-            self.link.finish_drain()
-
-    def close(self, now_ms: int) -> None:
-        self.queue.remove_consumer(self)
-        if isinstance(self.queue, SessionQueue):
-            if self.waiter is not None:
-                self.queue.stop_waiting(self.waiter)
-            if self.session is not None:
-                self.queue.close_session(self.session, now_ms)
-
-
-Context = Producer | Node | Receiver
 
 
 class Client:
@@ -191,8 +109,10 @@ class Client:
         )
         self._clock = clock
         self._on_output = on_output
-        self._grants: dict[str, Grant] = {}
+        self._now_ms = clock()
+        self._grants = Grants(namespace.directory, clock)
         self._links: dict[Link, Context] = {}
+        self._attached = 0
 
     # -- what the server calls
 
@@ -205,10 +125,20 @@ class Client:
         return self.amqp.phase is Phase.OPEN
 
     def receive(self, data: bytes) -> None:
+        self._now_ms = self._clock()  # once for all that these bytes bring
         for event in self.amqp.receive(data):
-            self._handle(event)
-        self.namespace.pump(self._clock())
+            handler = _HANDLERS.get(type(event))
+            if handler is not None:
+                handler(self, event)
+        self._pump()
         self.touch()
+
+    def _pump(self) -> None:
+        try:
+            self.namespace.pump(self._now_ms)
+        except StoreError as error:
+            # It is tried again at the next tick; this client is not to blame.
+            log.error("store of '%s' cannot be read: %s", self.namespace.name, error)
 
     def _handle(self, event: Event) -> None:
         handler = _HANDLERS.get(type(event))
@@ -241,26 +171,7 @@ class Client:
         for context in contexts.values():
             if isinstance(context, Receiver):
                 context.close(now_ms)
-        self.namespace.pump(now_ms)
-
-    # -- access
-
-    def _require(self, path: str, claim: Claim) -> None:
-        now_s = self._clock() / 1000
-        if not any(grant.allows(path, claim, now_s) for grant in self._grants.values()):
-            raise UnauthorizedError(
-                f"Unauthorized access. '{claim}' claim is required for '{path}': put a token that "
-                "has it, and has not expired, to $cbs first."
-            )
-
-    def _require_any(self, path: str) -> None:
-        now_s = self._clock() / 1000
-        for grant in self._grants.values():
-            if grant.covers(path) and now_s < grant.expires_s:
-                return
-        raise UnauthorizedError(
-            f"Unauthorized access to '{path}': put a token for it to $cbs first."
-        )
+        self._pump()
 
     def _end_expired(self, now_ms: int) -> None:
         """Links whose token has expired end, and so do waits for a session that took too long."""
@@ -274,15 +185,15 @@ class Client:
 
     def _check_still_good(self, context: Context, now_ms: int) -> None:
         if isinstance(context, Producer):
-            self._require(context.path, Claim.SEND)
+            self._grants.require(context.path, Claim.SEND)
         elif isinstance(context, Receiver):
-            self._require(context.path, Claim.LISTEN)
+            self._grants.require(context.path, Claim.LISTEN)
             if context.waiter is not None and now_ms >= context.deadline_ms:
                 raise TimedOutError(
                     f"No session of '{context.path}' came free within the time asked for."
                 )
         elif context.path != "$cbs":
-            self._require_any(context.path)
+            self._grants.require_any(context.path + MANAGEMENT)
 
     def drop(self, link: Link, error: QueueError) -> None:
         """End a link from this side, with the reason."""
@@ -298,6 +209,11 @@ class Client:
 
     def _on_attached(self, event: LinkAttached) -> None:
         link, attach = event.link, event.attach
+        self._attached += 1
+        if self._attached % 100 == 0 and self.amqp.link_count > MAX_LINKS:
+            text = f"a connection has at most {MAX_LINKS} links"
+            self.amqp.close(Error("amqp:resource-limit-exceeded", text))
+            return
         end = attach.target if link.role == RECEIVER else attach.source
         path = path_of(getattr(end, "address", None))
         try:
@@ -311,9 +227,9 @@ class Client:
         lowered = path.lower()
         if lowered == "$cbs":
             self._attach_node(link, "$cbs")
-        elif lowered.endswith("/$management"):
-            node = path[: -len("/$management")]
-            self._require_any(node)
+        elif lowered.endswith(MANAGEMENT):
+            node = path[: -len(MANAGEMENT)]
+            self._grants.require_any(path)
             self.namespace.directory.resolve(node)
             self._attach_node(link, node)
         elif link.role == RECEIVER:
@@ -328,7 +244,7 @@ class Client:
             link.grant(REQUEST_CREDIT)
 
     def _attach_producer(self, link: Link, path: str) -> None:
-        self._require(path, Claim.SEND)
+        self._grants.require(path, Claim.SEND)
         entity = self.namespace.directory.entity(path)
         if not entity.sized.status.may_send:
             raise EntityDisabledError(f"'{path}' is currently disabled for sending.")
@@ -337,7 +253,7 @@ class Client:
         link.grant(SEND_CREDIT)
 
     def _attach_receiver(self, link: Link, path: str) -> None:
-        self._require(path, Claim.LISTEN)
+        self._grants.require(path, Claim.LISTEN)
         entity, queue = self.namespace.directory.resolve(path)
         if not entity.received.status.may_receive:
             raise EntityDisabledError(f"'{path}' is currently disabled for receiving.")
@@ -347,9 +263,9 @@ class Client:
             )
         entity.accessed_ms = self._clock()
         receiver = Receiver(self, link, entity, queue, path)
-        wanted = _session_filter(link)
-        if isinstance(queue, SessionQueue) != (wanted is not _NO_FILTER):
-            hint = "accept a session" if wanted is _NO_FILTER else "receive without a session"
+        wanted = session_filter(link)
+        if isinstance(queue, SessionQueue) != (wanted is not NO_FILTER):
+            hint = "accept a session" if wanted is NO_FILTER else "receive without a session"
             raise NotAllowedError(
                 f"It is not possible for '{path}' to be received from this way: {hint}."
             )
@@ -454,7 +370,7 @@ class Client:
         if event.message_format == BATCH_FORMAT:
             payloads = _batch(event.payload)
         done = partial(self._settle_incoming, event)
-        self.namespace.send(producer.entity, payloads, self._clock(), done)
+        self.namespace.send(producer.entity, payloads, self._now_ms, done)
 
     def _settle_incoming(self, event: Delivery, error: Exception | None) -> None:
         """The message is stored, or it is not: tell its sender."""
@@ -534,29 +450,11 @@ class Client:
         self, values: dict[str, Any], body: Any, reply: Callable[[dict[str, Any], Any], None]
     ) -> None:
         try:
-            status, text = self._take_token(values, body)
+            status, text = self._grants.take(values, body)
         except AccessError as error:
             log.warning("token for '%s' refused: %s", self.namespace.name, error)
             status, text = 401, f"Unauthorized: {error}."
         reply({"status-code": Int(status), "status-description": text}, None)
-
-    def _take_token(self, values: dict[str, Any], body: Any) -> tuple[int, str]:
-        if values.get("operation") != "put-token":
-            return 400, f"$cbs knows put-token only, not {values.get('operation')!r}."
-        if not isinstance(body, str):
-            return 400, "The token is not a string."
-        audience = resource_path(str(values.get("name", ""))).removesuffix("/$management")
-        token = Token.parse(body)
-        now_s = self._clock() / 1000
-        grant = verify(
-            token, self.namespace.directory.access_rules(resource_path(token.resource)), now_s
-        )
-        if not grant.covers(audience):
-            raise AccessError(f"the token is for '{grant.path}', not for '{audience}'")
-        self._grants[audience] = replace(grant, path=audience)
-        # Whether the entity exists is for the link to find out: refusing the token would make
-        # clients speak of authentication.
-        return 202, "Accepted"
 
     def _manage(
         self,
@@ -576,8 +474,9 @@ class Client:
             if not isinstance(body, dict):
                 raise MessageError("The request's body is not a map.")
             claim, operation = known
-            self._require(node.path, claim)
+            self._grants.require(node.path + MANAGEMENT, claim)
             entity, queue = self.namespace.directory.resolve(node.path)
+            entity.accessed_ms = self._clock()
             request = Request(self.namespace, entity, queue, self._clock(), body, answer)
             operation(request)
         except (QueueError, StoreError) as error:
@@ -594,11 +493,18 @@ class Client:
             return
         context = self._links[link]
         assert isinstance(context, Node)
-        if len(context.waiting) >= MAX_WAITING_REPLIES:
+        if len(context.waiting) >= MAX_WAITING_REPLIES or self._unread() > MAX_UNREAD_BYTES:
             self.amqp.close(Error("amqp:resource-limit-exceeded", "answers are not being read"))
+            self.touch()
+            return
         context.waiting.append(message)
         self._send_waiting(link, context)
         self.touch()
+
+    def _unread(self) -> int:
+        """The bytes of answers that are held for this client."""
+        nodes = (context for context in self._links.values() if isinstance(context, Node))
+        return self.amqp.pending + sum(len(each) for node in nodes for each in node.waiting)
 
     def _reply_link(self, node: Node, reply_to: str | None) -> Link | None:
         """The link the answer goes to: the one the request names, or the node's only one."""
@@ -645,21 +551,3 @@ def _burial(error: Error | None, entry: Entry) -> Burial:
     if error is not None and error.condition != DEAD_LETTER and reason is None:
         reason, text = error.condition, error.description
     return Burial(entry, reason, text, {str(key): value for key, value in info.items()})
-
-
-class _NoFilter:
-    """The link asks for no session."""
-
-
-_NO_FILTER = _NoFilter()
-
-
-def _session_filter(link: Link) -> Any:
-    """The session that a link asks for: a name, None for any, or _NO_FILTER."""
-    assert link.remote is not None
-    source = link.remote.source
-    filters = source.filter if isinstance(source, Source) else None
-    if not filters or SESSION_FILTER not in filters:
-        return _NO_FILTER
-    wanted = filters[SESSION_FILTER]
-    return wanted.value if isinstance(wanted, Described) else wanted

@@ -18,6 +18,7 @@ from twinbus.broker.config import (
     Place,
     SubscriptionConfig,
     TopicConfig,
+    check_rules,
     check_together,
     describe,
     make_rule,
@@ -105,16 +106,16 @@ def _nth(given: list[int] | None, index: int, default: int, count: int) -> int:
 
 def _namespace(item: dict[str, Any], port: int, admin_port: int, place: Place) -> NamespaceConfig:
     name = _name(item, "namespace", place)
-    place = place.inside(name)
+    place = place.named(name)
     try:
         namespace = NamespaceConfig(name, port, admin_port)
     except ConfigError as error:
         place.refuse(error, error)
     for queue in tables(item.get("Queues"), "Queues", place):
-        path, at = _path(queue, "queue", place)
+        path, at = _path(queue, namespace.queues, "queue", place)
         namespace.queues[path] = _describe(QueueDescription, queue, at)
     for topic in tables(item.get("Topics"), "Topics", place):
-        path, at = _path(topic, "topic", place)
+        path, at = _path(topic, namespace.topics, "topic", place)
         config = namespace.topics[path] = TopicConfig(_describe(TopicDescription, topic, at))
         for subscription in tables(topic.get("Subscriptions"), "Subscriptions", at):
             _subscription(subscription, config, at)
@@ -127,24 +128,29 @@ def _namespace(item: dict[str, Any], port: int, admin_port: int, place: Place) -
 
 def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> None:
     name = _name(item, "subscription", place)
-    place = place.inside(name)
+    place = place.named(name)
     try:
         check_name(name, "subscription")
     except DescriptionError as error:
         place.refuse(error, error)
+    if name.lower() in {each.lower() for each in topic.subscriptions}:
+        place.refuse(f"the subscription '{name}' is declared twice")
     config = SubscriptionConfig(_describe(SubscriptionDescription, item, place))
     config.rules = [_rule(rule, place) for rule in tables(item.get("Rules"), "Rules", place)]
+    check_rules(config.rules, place)
     topic.subscriptions[name] = config
 
 
 def _rule(item: dict[str, Any], place: Place) -> Rule:
     name = _name(item, "rule", place)
-    place = place.inside(name)
+    place = place.named(name)
     properties = _object(item, "Properties", place)
     kind = properties.get("FilterType")
     action = _object(properties, "Action", place).get("SqlExpression")
     if kind == "Sql":
         sql = _object(properties, "SqlFilter", place).get("SqlExpression")
+        if sql is None:
+            place.refuse("the rule's SqlFilter has no 'SqlExpression'")
         return make_rule(name, sql, None, action, place)
     if kind != "Correlation":
         place.refuse(f"the rule's FilterType is {kind!r}; it can be 'Sql' or 'Correlation'")
@@ -154,6 +160,7 @@ def _rule(item: dict[str, Any], place: Place) -> Rule:
 
 def _describe(kind: type[D], item: dict[str, Any], place: Place) -> D:
     settings = _renamed(_object(item, "Properties", place), _SETTINGS, place)
+    place = place.spelled({ours: theirs for theirs, ours in _SETTINGS.items()})
     # The emulator writes an empty string where nothing is meant.
     return describe(kind, {name: each for name, each in settings.items() if each != ""}, place)
 
@@ -179,11 +186,15 @@ def _name(item: dict[str, Any], what: str, place: Place) -> str:
     return name
 
 
-def _path(item: dict[str, Any], what: str, place: Place) -> tuple[str, Place]:
+def _path(
+    item: dict[str, Any], known: dict[str, Any], what: str, place: Place
+) -> tuple[str, Place]:
     path = _name(item, what, place)
-    place = place.inside(path)
+    place = place.named(path)
     try:
         check_path(path)
     except DescriptionError as error:
         place.refuse(error, error)
+    if path in known:
+        place.refuse(f"the {what} '{path}' is declared twice")
     return path, place

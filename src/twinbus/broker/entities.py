@@ -96,7 +96,34 @@ class Entity:
     transfer_dead_letters: Queue
     parent: Entity | None = None
     topic: Topic | None = None
-    deleted: bool = False
+    deleted: bool = False  # from the moment its deletion is on the way to the disk
+
+    # What every send asks, worked out once.
+    may_send: bool = field(init=False)
+    max_bytes: int = field(init=False)
+    detects_duplicates: bool = field(init=False)
+    is_plain: bool = field(init=False)  # a queue that keeps what it gets as it gets it
+
+    def __post_init__(self) -> None:
+        self.describe(self.description)
+
+    def describe(self, description: Description) -> None:
+        self.description = description
+        sized = None if isinstance(description, SubscriptionDescription) else description
+        self.may_send = sized is not None and sized.status.may_send
+        self.max_bytes = sized.max_size_mb << 20 if sized else 0
+        self.detects_duplicates = sized is not None and sized.requires_duplicate_detection
+        self.is_plain = (
+            isinstance(description, QueueDescription)
+            and description.forward_to is None
+            and not description.requires_session
+            and description.default_ttl >= FOREVER
+        )
+
+    @property
+    def bytes(self) -> int:
+        """What its messages take, those of a topic's subscriptions included."""
+        return self.topic.bytes if self.topic else self.queue.counts.bytes
 
     @property
     def queues(self) -> tuple[Queue, Queue, Queue]:
@@ -232,6 +259,8 @@ class Directory:
             topic.subscriptions[entity.name.lower()] = entity
             topic.bytes += sum(queue.counts.bytes for queue in entity.queues)
         else:
+            if entity.topic is not None:
+                entity.topic.bytes += entity.queue.counts.bytes
             insort(self._sorted[entity.kind], entity.path.lower())
         self._next_id = max(self._next_id, entity.id + NUMBERS)
 
@@ -239,7 +268,7 @@ class Directory:
 
     def entity(self, path: str) -> Entity:
         entity = self._entities.get(path.lower())
-        if entity is None:
+        if entity is None or entity.deleted:
             raise EntityNotFoundError(
                 f"The messaging entity '{self.name}/{path}' could not be found. Create it first, "
                 "or check the name."
@@ -381,6 +410,8 @@ class Directory:
         def committed(error: StoreError | None) -> None:
             self._creating.discard(key)
             if error is None and entity.parent is not None and entity.parent.deleted:
+                self._delete_rows(entity)
+                self.store.submit(lambda failed: None)
                 done(EntityNotFoundError(f"The topic of '{path}' was deleted meanwhile."))
                 return
             if error is None:
@@ -462,8 +493,8 @@ class Directory:
     def _remove_rule(self, entity: Entity, name: str) -> None:
         topic = entity.parent.topic if entity.parent else None
         assert topic is not None
-        topic.index.remove(entity.name, name)
-        topic.created_ms.pop((entity.name, name), None)
+        if topic.created_ms.pop((entity.name, name), None) is not None:
+            topic.index.remove(entity.name, name)
 
     # -- changing and deleting
 
@@ -487,7 +518,8 @@ class Directory:
         self.store.submit(committed)
 
     def _apply(self, entity: Entity, description: Description, now_ms: int) -> None:
-        entity.description, entity.updated_ms = description, now_ms
+        entity.describe(description)
+        entity.updated_ms = now_ms
         if not isinstance(description, TopicDescription):
             entity.queue.description = description
             side = dead_letter_side(description)
@@ -506,12 +538,15 @@ class Directory:
         if entity.topic is not None:
             doomed += entity.topic.subscriptions.values()
         for each in doomed:
+            each.deleted = True  # nobody may add to it from here on, or it would outlive it
             self._delete_rows(each)
 
         def committed(error: StoreError | None) -> None:
-            if error is None:
-                for each in doomed:
+            for each in doomed:
+                if error is None:
                     self._delist(each)
+                else:
+                    each.deleted = False
             done(error)
 
         self.store.submit(committed)
@@ -536,7 +571,6 @@ class Directory:
         finish("DELETE FROM entity WHERE id BETWEEN ? AND ?", entity.id, entity.id + TRANSFER)
 
     def _delist(self, entity: Entity) -> None:
-        entity.deleted = True
         key = entity.path.lower()
         self._entities.pop(key, None)
         for queue in entity.queues:
@@ -562,13 +596,19 @@ class Directory:
 
     # -- time
 
-    def idle(self, now_ms: int) -> list[Entity]:
-        """Entities that nobody has used for as long as they allow."""
-        return [
-            entity
-            for entity in self._entities.values()
-            if entity.description.auto_delete_on_idle < FOREVER
-            and not any(queue.in_use for queue in entity.queues)
-            and now_ms - entity.accessed_ms
-            >= entity.description.auto_delete_on_idle.total_seconds() * 1000
-        ]
+    def idle(self, now_ms: int, since_ms: int) -> list[Entity]:
+        """Entities that nobody has used for as long as they allow.
+
+        ``since_ms`` is when this broker began: while there was none, nobody could use them.
+        """
+        found = []
+        for entity in self._entities.values():
+            if entity.deleted or entity.description.auto_delete_on_idle >= FOREVER:
+                continue
+            if entity.queue.counts.scheduled or any(queue.in_use for queue in entity.queues):
+                entity.accessed_ms = now_ms
+            used_ms = max(entity.accessed_ms, entity.updated_ms, since_ms)
+            allowed_ms = entity.description.auto_delete_on_idle.total_seconds() * 1000
+            if now_ms - used_ms >= allowed_ms:
+                found.append(entity)
+        return found

@@ -19,6 +19,7 @@ from typing import Protocol, cast
 from twinbus.broker.committer import Committer
 from twinbus.broker.dialect import Client
 from twinbus.broker.namespace import Namespace
+from twinbus.broker.store import StoreError
 
 log = logging.getLogger("twinbus.broker")
 
@@ -292,7 +293,10 @@ class Host:
         clients_at = 0.0
         while True:
             await asyncio.sleep(TICK_S)
-            self.namespace.tick(self.clock())
+            try:
+                self.namespace.tick(self.clock())
+            except StoreError as error:
+                log.error("store of '%s' cannot be read: %s", self.namespace.name, error)
             now_s = time.monotonic()
             if now_s >= clients_at:
                 clients_at = now_s + CLIENT_TICK_S

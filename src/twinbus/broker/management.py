@@ -81,13 +81,16 @@ def _receive_by_number(request: Request) -> None:
 
 
 def _received(entry: Entry, token: bytes, until_ms: int) -> dict[str, Any]:
-    return {"lock-token": UUID(bytes_le=token), "message": payload(entry, until_ms)}
+    message = payload(entry, until_ms)
+    entry.bare, entry.annotations = b"", None  # the lock remembers the entry, not its bytes
+    return {"lock-token": UUID(bytes_le=token), "message": message}
 
 
 def _update_disposition(request: Request) -> None:
     """Settle by lock token, all of them or none."""
     tokens, status = request.tokens(), request["disposition-status"]
-    settle = _DISPOSITIONS.get(status)
+    tokens = list(dict.fromkeys(tokens))
+    settle = _DISPOSITIONS.get(status) if isinstance(status, str) else None
     if settle is None:
         raise MessageError(f"'{status}' is not a disposition.")
     request.session()
@@ -155,7 +158,7 @@ def _list_sessions(request: Request) -> None:
     found = request.sessions().list_sessions(
         None if since >= ALL_SESSIONS_MS else since,
         max(0, request.number("skip")),
-        min(request.number("top"), MAX_PEEK),
+        max(0, min(request.number("top"), MAX_PEEK)),
     )
     if not found:
         request.reply(Reply(204, "No sessions.", {}))

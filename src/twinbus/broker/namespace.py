@@ -37,7 +37,9 @@ PING = "application/vnd.ms-servicebus-ping"
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 MAX_MESSAGE_BYTES = 262_144
 MAX_ID = 128
+LAST_MS = 253_402_300_799_999  # the end of the year 9999, where Service Bus's time ends
 MAX_HOPS = 4
+NO_SESSION = "Session ID is null."
 # How many messages that lay in a queue when it began to forward are moved at a time.
 MAX_FORWARDING = 100
 _SWEEP = 1_000
@@ -91,6 +93,7 @@ class Namespace:
         self._holding: dict[Queue, None] = {}
         self._pending_ids: dict[tuple[int, str], list[Done]] = {}
         self._next_housekeeping_ms = 0
+        self._began_ms = 0  # the first tick says
         self._noted_ms: dict[int, int] = {}
         self._next_body = (store.query("SELECT max(id) FROM body")[0][0] or 0) + 1
         self.directory = Directory(name, store, rules, self)
@@ -106,10 +109,13 @@ class Namespace:
         A message that has none (a ping, a duplicate, one that went on to another entity) is 0.
         """
         self._check_can_send(entity)
-        checked = [self._check(entity, payload, now_ms) for payload in payloads]
-        if not checked:
-            raise MessageError(f"The batch for '{entity.path}' has no messages.")
         entity.accessed_ms = now_ms
+        if len(payloads) == 1:
+            entry, message = self._check(entity, payloads[0], now_ms)
+            return [self._take(entity, entry, message, now_ms, done)]
+        if not payloads:
+            raise MessageError(f"The batch for '{entity.path}' has no messages.")
+        checked = [self._check(entity, payload, now_ms) for payload in payloads]
         last = len(checked) - 1
         return [
             self._take(entity, entry, message, now_ms, done if index == last else nothing)
@@ -119,31 +125,31 @@ class Namespace:
     def _check_can_send(self, entity: Entity) -> None:
         if entity.deleted:
             raise EntityNotFoundError(f"The messaging entity '{entity.path}' was deleted.")
-        if not entity.sized.status.may_send:
+        if not entity.may_send:
+            entity.sized  # noqa: B018 (raises for a subscription)
             raise EntityDisabledError(f"'{entity.path}' is currently disabled for sending.")
-        stored = entity.topic.bytes if entity.topic else entity.queue.counts.bytes
-        if stored >= entity.sized.max_size_mb << 20:
+        if entity.bytes >= entity.max_bytes:
             raise QuotaError(
-                f"'{entity.path}' holds {stored} bytes, its maximum size is "
+                f"'{entity.path}' holds {entity.bytes} bytes, its maximum size is "
                 f"{entity.sized.max_size_mb} MB. Receive messages, or raise the size."
             )
 
     def _check(self, entity: Entity, payload: bytes, now_ms: int) -> tuple[Entry, Message]:
         """Read a message and make sure that this entity takes it. Stores nothing."""
-        try:
-            message = Message.parse(payload)
-            due_ms = _due(message, now_ms)
-        except CodecError as error:
-            raise MessageError(
-                f"The message for '{entity.path}' cannot be read: {error}"
-            ) from error
         if len(payload) > MAX_MESSAGE_BYTES:
             raise TooLargeError(
                 f"The message for '{entity.path}' has {len(payload)} bytes; "
                 f"the limit is {MAX_MESSAGE_BYTES}."
             )
-        if message.properties.content_type != PING:
-            self._check_ids(entity, message)
+        try:
+            message = Message.parse(payload)
+            due_ms = None if message.annotations is None else _due(message, now_ms)
+            if message.properties.content_type != PING:
+                self._check_ids(entity, message)
+        except CodecError as error:
+            raise MessageError(
+                f"The message for '{entity.path}' cannot be read: {error}"
+            ) from error
         return _entry(message, len(payload), due_ms, now_ms), message
 
     @staticmethod
@@ -172,12 +178,12 @@ class Namespace:
             self.store.batch.change(entity.id).pings += 1
             self.store.submit(done)
             return 0
-        if entity.sized.requires_duplicate_detection:
+        if entity.detects_duplicates:
             fresh = self._note_id(entity, str(message.properties.message_id), now_ms, done)
             if fresh is None:
                 return 0
             done = fresh
-        if entry.state == SCHEDULED:
+        if entry.state == SCHEDULED or entity.is_plain:
             return entity.queue.put(entry, done)
         return self._place(entity, entry, message, now_ms, done)
 
@@ -226,7 +232,20 @@ class Namespace:
             return self._forward(entity, entry, message, now_ms, done)
         if entity.received.requires_session:
             entry.session = message.properties.group_id
+            if entry.session is None:
+                text = f"'{entity.path}' requires sessions, and the message names none."
+                burial = Burial(self._own(entry), NO_SESSION, text)
+                self._put_dead(entity.dead_letters, entity.path, burial, done)
+                return 0
         return entity.queue.put(entry, done)
+
+    def _own(self, entry: Entry) -> Entry:
+        """The message with bytes of its own: it gives up its share of a topic's."""
+        if entry.body is None:
+            return entry
+        dropped = self.store.batch.dropped_bodies
+        dropped[entry.body] = dropped.get(entry.body, 0) + 1
+        return replace(entry, body=None)
 
     def _publish(
         self, entity: Entity, entry: Entry, message: Message, now_ms: int, done: Done
@@ -234,6 +253,7 @@ class Namespace:
         """Give each subscription its copies. The bytes that several have are stored once."""
         topic = entity.topic
         assert topic is not None
+        entry = self._own(entry)  # it may come from another topic, by way of a subscription
         as_sent: list[Entity] = []
         changed: list[tuple[Entity, Changed]] = []
         facts = read(message)
@@ -244,8 +264,11 @@ class Namespace:
             for copy in match.copies:
                 if copy is None:
                     as_sent.append(subscription)
-                else:
+                    continue
+                try:
                     changed.append((subscription, rewrite(message, facts, copy)))
+                except CodecError as error:
+                    self._bury_filter_error(subscription, entry, f"the action failed: {error}")
         if len(as_sent) > 1:
             entry.body, self._next_body = self._next_body, self._next_body + 1
             self.store.batch.run(
@@ -282,14 +305,14 @@ class Namespace:
         )
         if moved.hops > MAX_HOPS:
             text = f"The message was forwarded {MAX_HOPS} times; that is the limit."
-            burial = Burial(moved, "MaxTransferHopCountExceeded", text)
+            burial = Burial(self._own(moved), "MaxTransferHopCountExceeded", text)
             self._put_dead(source.dead_letters, source.path, burial, done)
             return 0
         try:
             target = self._forward_target(source, message)
         except QueueError as error:
             reason = type(error).__name__.removesuffix("Error")
-            burial = Burial(moved, reason, str(error))
+            burial = Burial(self._own(moved), reason, str(error))
             self._put_dead(source.transfer_dead_letters, source.path, burial, done)
             return 0
         self._place(target, moved, message, now_ms, done)
@@ -300,7 +323,7 @@ class Namespace:
         self._check_can_send(target)
         needs_session = getattr(target.description, "requires_session", False)
         if needs_session and message.properties.group_id is None:
-            raise NotAllowedError("Session ID is null.")
+            raise NotAllowedError(NO_SESSION)
         return target
 
     def _updated(self, entity: Entity) -> None:
@@ -351,7 +374,7 @@ class Namespace:
             getattr(target.description, "requires_session", False)
             and not message.properties.group_id
         ):
-            raise NotAllowedError("Session ID is null.")
+            raise NotAllowedError(NO_SESSION)
         self._place(target, dead, message, dead.enqueued_ms, nothing)
 
     def _put_dead(
@@ -367,9 +390,13 @@ class Namespace:
     def pump(self, now_ms: int) -> None:
         """Hand out what has become ready."""
         while self._awake:
-            awake, self._awake = self._awake, {}
-            for queue in awake:
+            queue = next(iter(self._awake))
+            del self._awake[queue]
+            try:
                 self.pump_queue(queue, now_ms)
+            except StoreError:
+                self._awake[queue] = None  # its turn comes again when the disk can be read
+                raise
 
     def pump_queue(self, queue: Queue, now_ms: int) -> None:
         queue.pump(now_ms)
@@ -380,9 +407,15 @@ class Namespace:
         """The batch is on disk, or is not: tell everybody who has a part in it."""
         if error is None:
             self._count(batch)
+        broken: Exception | None = None
         for callback in batch.callbacks:
-            callback(error)
+            try:
+                callback(error)
+            except Exception as exception:  # noqa: BLE001 - raised below, after the others' turn
+                broken = exception
         self.pump(now_ms)
+        if broken is not None:
+            raise broken
 
     def _count(self, batch: Batch) -> None:
         for number, change in batch.changes.items():
@@ -396,8 +429,9 @@ class Namespace:
             counts.scheduled += change.scheduled
             counts.bytes += change.bytes
             counts.pings += change.pings
-            if entity.parent is not None and entity.parent.topic is not None:
-                entity.parent.topic.bytes += change.bytes
+            topic = (entity.parent or entity).topic
+            if topic is not None:
+                topic.bytes += change.bytes
 
     # -- time
 
@@ -409,10 +443,12 @@ class Namespace:
                 del self._holding[queue]
         for number, sequence in self.store.due(now_ms, _SWEEP):
             self._activate(number, sequence, now_ms)
-        for number, sequence in self.store.expired(now_ms, _SWEEP):
+        held = sum(len(queue.held) for queue in self._holding)
+        for number, sequence in self.store.expired(now_ms, _SWEEP + held):
             found = self.directory.find(number)
             if found is not None:
                 found[1].expire_stored(sequence)
+        self._began_ms = self._began_ms or now_ms
         if now_ms >= self._next_housekeeping_ms:
             self._next_housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             self._keep_house(now_ms)
@@ -443,13 +479,8 @@ class Namespace:
     def _keep_house(self, now_ms: int) -> None:
         """Forget old message ids, note who was used, and delete who was not."""
         for entity in self.directory.entities():
-            if getattr(entity.description, "requires_duplicate_detection", False):
-                window_ms = int(entity.sized.duplicate_window.total_seconds() * 1000)
-                self.store.batch.run(
-                    "DELETE FROM seen WHERE entity = ? AND at_ms <= ?",
-                    *(entity.id, now_ms - window_ms),
-                )
-                self.store.submit(nothing)
+            if entity.detects_duplicates:
+                self._forget_ids(entity, now_ms)
             if self._noted_ms.get(entity.id, entity.updated_ms) < entity.accessed_ms:
                 self._noted_ms[entity.id] = entity.accessed_ms
                 self.store.batch.run(
@@ -457,9 +488,16 @@ class Namespace:
                     *(entity.accessed_ms, entity.id),
                 )
                 self.store.submit(nothing)
-        for entity in self.directory.idle(now_ms):
+        for entity in self.directory.idle(now_ms, self._began_ms):
             if not entity.deleted:
                 self.directory.delete(entity.path, nothing)
+
+    def _forget_ids(self, entity: Entity, now_ms: int) -> None:
+        before_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
+        old = "FROM seen WHERE entity = ? AND at_ms <= ?"
+        if self.store.query(f"SELECT 1 {old} LIMIT 1", entity.id, before_ms):
+            self.store.batch.run(f"DELETE {old}", entity.id, before_ms)
+            self.store.submit(nothing)
 
 
 class Forwarder:
@@ -493,10 +531,12 @@ class Forwarder:
 
 def _due(message: Message, now_ms: int) -> int | None:
     """When the sender wants the message to appear, if that is yet to come."""
-    if message.annotations is None:
-        return None
     due_ms = message.annotation_map().get(SCHEDULED_TIME)
-    return int(due_ms) if isinstance(due_ms, int) and due_ms > now_ms else None
+    if not isinstance(due_ms, int) or due_ms <= now_ms:
+        return None
+    if due_ms > LAST_MS:
+        raise CodecError(f"{SCHEDULED_TIME} is later than the year 9999")
+    return int(due_ms)
 
 
 def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entry:
@@ -506,6 +546,8 @@ def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entr
         # The header's TTL ends at 49 days; these two go further.
         span_ms = properties.absolute_expiry_time - properties.creation_time
         ttl_ms = max(span_ms, ttl_ms or 0)
+    if ttl_ms is not None and (due_ms or now_ms) + ttl_ms > LAST_MS:
+        ttl_ms = None  # beyond what a timestamp can say: it never expires
     return Entry(
         0,
         ACTIVE if due_ms is None else SCHEDULED,

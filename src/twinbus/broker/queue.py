@@ -163,14 +163,15 @@ class Queue:
         entries = []
         for sequence in dict.fromkeys(sequences):
             entry = self._get(sequence)
-            if entry is None or entry.state != SCHEDULED:
+            if entry is None or entry.state != SCHEDULED or sequence in self.held:
                 raise NotFoundError(
                     f"'{self.path}' has no scheduled message with sequence number {sequence}"
                 )
             entries.append(entry)
         for entry in entries:
             self.store.batch.delete(self.entity, entry)
-        self.store.submit(done)
+            self.held[entry.sequence] = b""  # or it might become due, or be cancelled twice
+        self.store.submit(lambda error: self._deleted(entries, error, done))
 
     # -- handing out
 
@@ -222,7 +223,8 @@ class Queue:
             entry = window.next()
             if entry is None or entry.expires_ms is None or entry.expires_ms > now_ms:
                 return entry
-            self.expire(entry)
+            # By its number: the sweep may have found it on disk since this page was read.
+            self.expire_stored(entry.sequence)
 
     def hand(
         self, entry: Entry, consumer: Consumer, now_ms: int, owner: Holder | None = None

@@ -82,8 +82,8 @@ class Request:
 
     def number(self, name: str) -> int:
         value = self[name]
-        if not isinstance(value, int):
-            raise MessageError(f"'{name}' is not a number.")
+        if not isinstance(value, int) or not -(2**63) <= value < 2**63:
+            raise MessageError(f"'{name}' is not a number that can be counted to.")
         return int(value)
 
     def tokens(self) -> list[bytes]:

@@ -110,7 +110,8 @@ class Broker:
     async def _declare(self, host: Host, config: NamespaceConfig) -> None:
         """Create what is declared and not there, those that others forward to first."""
         directory = host.namespace.directory
-        forwarding = [path for path, each in config.queues.items() if _forwards(each)]
+        _check_kinds(directory, config)
+        forwarding = [path for path in config.in_order() if _forwards(config.queues[path])]
         await self._create(
             *(
                 partial(directory.create_queue, path, description)
@@ -186,6 +187,19 @@ class Broker:
 
 def _forwards(description: QueueDescription) -> bool:
     return bool(description.forward_to or description.forward_dead_letters_to)
+
+
+def _check_kinds(directory: Directory, config: NamespaceConfig) -> None:
+    """Raise if something is declared that an earlier run has made of another kind."""
+    there = {entity.path.lower(): entity.kind for entity in directory.entities()}
+    for kind, paths in (("queue", config.queues), ("topic", config.topics)):
+        for path in paths:
+            known = there.get(path.lower(), kind)
+            if known != kind:
+                raise BrokerError(
+                    f"'{path}' of '{config.name}' is declared as a {kind}, but the data folder has "
+                    f"a {known} of that name; rename or delete one of them"
+                )
 
 
 def check_tls(certificate: Path | None, key: Path | None) -> None:

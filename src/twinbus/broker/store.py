@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ CREATE TABLE message (
 CREATE INDEX message_expiry ON message (expires_ms) WHERE expires_ms IS NOT NULL;
 CREATE INDEX message_due ON message (due_ms) WHERE state = 2;
 CREATE INDEX message_session ON message (id >> 40, session, id) WHERE session IS NOT NULL;
+CREATE TABLE about (created_ms INTEGER NOT NULL);
+INSERT INTO about VALUES (CAST(strftime('%s', 'now') AS INTEGER) * 1000);
 CREATE TABLE body (id INTEGER PRIMARY KEY, holders INTEGER NOT NULL, bare BLOB NOT NULL);
 CREATE TABLE session (
     entity INTEGER NOT NULL, id TEXT NOT NULL, state BLOB, updated_ms INTEGER NOT NULL,
@@ -121,6 +124,9 @@ class Entry:
 
 Row = tuple[Any, ...]
 
+# All columns but the first and the last, which are the key and the bytes.
+_columns = attrgetter(*(column.name for column in fields(Entry)[1:-1]))
+
 
 def row_id(entity: int, sequence: int) -> int:
     return entity << SEQUENCE_BITS | sequence
@@ -174,27 +180,8 @@ class Batch:
 
     def insert(self, entity: int, entry: Entry) -> None:
         bare = entry.bare if entry.body is None else None
-        self.inserts.append(
-            (
-                row_id(entity, entry.sequence),
-                entry.state,
-                entry.delivery_count,
-                entry.enqueued_ms,
-                entry.expires_ms,
-                entry.due_ms,
-                entry.session,
-                entry.ttl_ms,
-                entry.flags,
-                entry.size,
-                entry.hops,
-                entry.origin_sequence,
-                entry.dead_source,
-                entry.delivery_annotations,
-                entry.annotations,
-                entry.body,
-                bare,
-            )
-        )
+        key = entity << SEQUENCE_BITS | entry.sequence
+        self.inserts.append((key, *_columns(entry), bare))
         self.size += entry.size
         change = self.change(entity)
         change.add(entry.state, 1, entry.size)
@@ -333,7 +320,7 @@ class Store:
             self._count(batch.changes)
             for sql, values in batch.last:
                 run(sql, values)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:
             raise _translated(error) from error
 
     def _drop_bodies(self, dropped: dict[int, int]) -> None:
@@ -388,12 +375,15 @@ class Store:
         self, entity: int, start: int, limit: int, max_bytes: int, session: str | None
     ) -> list[Entry]:
         """Messages of any state from a sequence number on, as a peek sees them."""
+        start = min(max(start, 0), (1 << SEQUENCE_BITS) - 1)  # or it would reach other entities
         values = (row_id(entity, start), row_id(entity + 1, 0))
         if session is None:
             return self._page(_ANY, values, limit, max_bytes)
         return self._page(_ANY_IN_SESSION, (*values, session), limit, max_bytes)
 
     def get(self, entity: int, sequence: int) -> Entry | None:
+        if not 0 <= sequence < 1 << SEQUENCE_BITS:
+            return None  # a client may ask for any number; this one would be another entity's
         rows = self._read(_ONE, (row_id(entity, sequence),))
         return next((_entry(row) for row in rows), None)
 
@@ -444,6 +434,9 @@ class Store:
         )
         return next((row[0] for row in rows), None)
 
+    def created_ms(self) -> int:
+        return int(self._read("SELECT created_ms FROM about", ())[0][0])
+
     def query(self, sql: str, *values: Any) -> list[Row]:
         """Any other read."""
         return self._read(sql, values)
@@ -482,7 +475,7 @@ def _split(key: int) -> tuple[int, int]:
     return key >> SEQUENCE_BITS, key & (1 << SEQUENCE_BITS) - 1
 
 
-def _translated(error: sqlite3.Error) -> StoreError:
+def _translated(error: Exception) -> StoreError:
     name = getattr(error, "sqlite_errorname", "")
     full = name.startswith("SQLITE_FULL")
     reason = "the disk is full" if full else f"the store failed: {error} ({name})"

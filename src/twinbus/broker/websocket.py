@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -44,12 +45,19 @@ class WebSocketCarrier:
 
     async def _read(self) -> None:
         while self.client.is_open:
-            self.client.receive(await self._socket.receive_bytes())
+            self.client.receive(await self._receive())
             if self._host.committer.is_overloaded:
                 relieved = asyncio.Event()
                 self._host.committer.when_relieved(relieved.set)
                 await relieved.wait()
         await self._send()
+
+    async def _receive(self) -> bytes:
+        message = await self._socket.receive()
+        data = message.get("bytes")
+        if message["type"] == "websocket.disconnect" or data is None:
+            raise WebSocketDisconnect  # the peer left, or sends text, which AMQP is not
+        return bytes(data)
 
     async def _write(self) -> None:
         while True:
@@ -62,7 +70,10 @@ class WebSocketCarrier:
         self.client.writable = False
         data = self.client.amqp.data_to_send()
         if data:
-            await self._socket.send_bytes(data)
+            try:
+                await self._socket.send_bytes(data)
+            except RuntimeError as error:  # what Starlette says of a peer that is already gone
+                raise WebSocketDisconnect from error
         self.client.writable = True
         if data:
             self.client.resume()
@@ -93,7 +104,8 @@ def web_app(host: Host, management: ASGIApp) -> ASGIApp:
         offered = scope.get("subprotocols", [])
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         await WebSocketCarrier(host, socket).run()
-        if socket.application_state is WebSocketState.CONNECTED:
-            await socket.close()
+        if socket.client_state is WebSocketState.CONNECTED:
+            with suppress(WebSocketDisconnect, RuntimeError):  # the peer may leave just now
+                await socket.close()
 
     return app

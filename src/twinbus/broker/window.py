@@ -40,13 +40,18 @@ class Window:
     def arrive(self, entry: Entry, *, wanted: bool) -> None:
         """A message was committed. Keep it only if someone waits for just this one."""
         sequence = entry.sequence
-        if wanted and self._loaded_to >= self._tail and sequence > self._loaded_to:
+        waiting = len(self._ready)
+        # No more than a page: somebody who receives slowly must not fill our memory.
+        has_room = waiting < PAGE and waiting * entry.size < PAGE_BYTES
+        if wanted and has_room and self._loaded_to >= self._tail and sequence > self._loaded_to:
             self._ready.append(entry)
             self._loaded_to = sequence
         if sequence > self._tail:
             self._tail = sequence
 
     def give_back(self, sequence: int) -> None:
+        if sequence > self._loaded_to:
+            return  # it will be read in its turn
         heapq.heappush(self._returned, sequence)
         if len(self._returned) > MAX_RETURNED:
             self._rewind()
@@ -59,7 +64,8 @@ class Window:
     def next(self) -> Entry | None:
         """The oldest message that is ready, taken out of the window."""
         while self._returned and (not self._ready or self._returned[0] < self._ready[0].sequence):
-            entry = self._get(heapq.heappop(self._returned))
+            entry = self._get(self._returned[0])  # read before it is forgotten: a disk may fail
+            heapq.heappop(self._returned)
             if entry is not None and entry.state == 0 and entry.sequence not in self._held:
                 return entry
         if not self._ready and self._loaded_to < self._tail:
@@ -79,4 +85,6 @@ class Window:
         """Forget the page: nobody wants it now, and the disk has it."""
         if self._ready:
             self._loaded_to = self._ready[0].sequence - 1
+            self._returned = [number for number in self._returned if number <= self._loaded_to]
+            heapq.heapify(self._returned)
             self._ready.clear()

@@ -141,6 +141,12 @@ def test_an_unknown_sasl_mechanism_is_refused_with_an_outcome_and_a_close() -> N
     assert SaslOutcome(1) in [frame.body for frame in answer]
 
 
+def test_a_close_fits_the_smallest_frame_however_long_a_mechanisms_name_is() -> None:
+    init = raw_frame(SaslInit("X" * 4_000).encoded(), kind=1)
+    _, answer = outcome(SASL_HEADER + init)
+    assert max(frame.size for frame in answer) <= 512
+
+
 def test_a_client_that_is_refused_closes() -> None:
     connection = Connection(server=False, container_id="client")
     connection.start()
@@ -636,6 +642,15 @@ def test_nothing_is_written_behind_a_close() -> None:
     assert [type(body) for body in bodies(pair.server.data_to_send())] == [Disposition, Close]
     theirs.session.settle(RECEIVER, 9, ACCEPTED.encoded())
     assert pair.server.data_to_send() == b""
+
+
+def test_a_session_begun_behind_a_close_says_nothing() -> None:
+    pair = Pair().opened()
+    pair.client.close()
+    pair.client.data_to_send()
+    session = pair.client.begin()
+    session.attach("link", SENDER, source=Source("q"), target=Target("q"))
+    assert pair.client.data_to_send() == b""
 
 
 def test_what_follows_a_close_is_not_taken_in() -> None:

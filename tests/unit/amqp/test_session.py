@@ -32,8 +32,9 @@ from twinbus.amqp.performatives import (
     Source,
     Target,
     Transfer,
+    encode_transfer,
 )
-from twinbus.amqp.session import RECEIVER, SENDER, WINDOW, Link, LinkState
+from twinbus.amqp.session import MAX_UNFINISHED, RECEIVER, SENDER, WINDOW, Link, LinkState
 from twinbus.amqp.types import Symbol
 
 ACCEPT = ACCEPTED.encoded()
@@ -274,17 +275,15 @@ def test_deliveries_of_two_links_may_interleave_their_frames(pair: Pair) -> None
 
 
 @pytest.mark.parametrize("size", [1_000, 1_001, 50_000])
-def test_a_message_over_the_limit_arrives_without_payload_and_is_not_kept(size: int) -> None:
+def test_a_message_over_the_limit_arrives_without_payload_and_the_next_one_whole(size: int) -> None:
     pair = Pair(server={"max_frame_size": 512}).opened()
     ours, theirs = pair.sender(max_message_size=1_000)
     ours.send(b"x" * size, b"big", False, 7)
-    held = 0
-    for event in pair.server.receive(pair.client.data_to_send()):
-        pair.server_events.append(event)
-        held = max(held, sum(map(len, theirs._parts or [])))
+    pair.pump()
     [delivery] = pair.take(Delivery)
     assert (delivery.tag, delivery.message_format, delivery.settled) == (b"big", 7, False)
     assert delivery.payload == (b"x" * size if size <= 1_000 else None)
+    assert theirs._parts == []
     ours.send(b"small", b"next", False)
     pair.pump()
     assert [event.payload for event in pair.take(Delivery)] == [b"small"]
@@ -694,3 +693,20 @@ def test_multi_frame_deliveries_take_one_delivery_id_and_a_transfer_id_a_frame()
     assert theirs.send(b"x" * 1_000, b"t", False) == 0
     assert theirs.send(b"y", b"u", False) == 1
     assert theirs.session._next_outgoing_id == 4
+
+
+def test_deliveries_that_are_never_finished_end_the_session_and_free_what_they_held() -> None:
+    pair = Pair(server={"max_frame_size": 1 << 20}).opened()
+    link, remote = pair.sender()
+    remote.max_message_size = None
+    part = b"x" * (1 << 19)
+    ended: list[SessionEnded] = []
+    for number in range(MAX_UNFINISHED // len(part) + 2):
+        frame = encode_transfer(link.handle, 0 if number == 0 else None, b"t", 0, False, True)
+        pair.client.write_frame(link.session.channel, frame + part)
+        ended += of_kind(pair.server.receive(pair.client.data_to_send()), SessionEnded)
+        assert pair.server.unfinished <= MAX_UNFINISHED + len(part)
+    assert [str(event.error.condition) for event in ended if event.error] == [
+        "amqp:resource-limit-exceeded"
+    ]
+    assert pair.server.unfinished == 0

@@ -39,8 +39,8 @@ from azure.servicebus.management import (
 
 from twinbus.broker.access import ROOT_RULE, root_rule
 from twinbus.broker.admin import MAX_BODY, MAX_DROPPED, Address, admin_app
-from twinbus.broker.atom import SERVICE_BUS
 from twinbus.broker.descriptions import AccessRule, Claim, QueueDescription
+from twinbus.broker.markup import SERVICE_BUS
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.store import Store, StoreError
 

@@ -32,8 +32,8 @@ from azure.servicebus.management._models import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.broker import atom
-from twinbus.broker.atom import AtomError, Runtime
+from twinbus.broker import atom, durations, markup, rule_markup
+from twinbus.broker.atom import Runtime
 from twinbus.broker.descriptions import (
     FOREVER,
     AccessRule,
@@ -45,6 +45,7 @@ from twinbus.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from twinbus.broker.markup import AtomError
 from twinbus.broker.rules import (
     CorrelationFilter,
     FalseFilter,
@@ -74,11 +75,11 @@ def written(description: Description) -> bytes:
 
 
 def queue_body(inside: str) -> bytes:
-    return entry(f'<QueueDescription xmlns="{atom.SERVICE_BUS}">{inside}</QueueDescription>')
+    return entry(f'<QueueDescription xmlns="{markup.SERVICE_BUS}">{inside}</QueueDescription>')
 
 
 def read_queue(inside: str, current: QueueDescription | None = None) -> QueueDescription:
-    return atom.read_description(atom.parse(queue_body(inside)), QueueDescription, current)
+    return atom.read_description(markup.parse(queue_body(inside)), QueueDescription, current)
 
 
 # --- round trips ------------------------------------------------------------------------
@@ -149,7 +150,7 @@ subscriptions = st.builds(
 
 @given(queues | topics | subscriptions)
 def test_what_is_written_is_read_again(description: Any) -> None:
-    element = atom.parse(written(description))
+    element = markup.parse(written(description))
     kind: Any = atom.described_kind(element)
     assert kind is type(description)
     assert atom.read_description(element, kind) == description
@@ -184,19 +185,19 @@ rules = st.builds(
 
 @given(rules)
 def test_a_rule_that_is_written_is_read_again(rule: Rule) -> None:
-    element = atom.parse(entry(atom.write_rule(rule, AT_MS)))
-    assert atom.read_rule(element, rule.name) == rule
+    element = markup.parse(entry(rule_markup.write_rule(rule, AT_MS)))
+    assert rule_markup.read_rule(element, rule.name) == rule
 
 
 @given(st.timedeltas())
 def test_durations_are_read_as_written(value: timedelta) -> None:
-    assert atom.parse_duration(atom.duration(value), "x") == value
+    assert durations.parse_duration(durations.duration(value), "x") == value
 
 
 @given(st.text())
 def test_any_text_at_all_makes_readable_xml(text: str) -> None:
     rule = Rule("r", CorrelationFilter(label=text))
-    ElementTree.fromstring(atom.write_rule(rule, AT_MS))
+    ElementTree.fromstring(rule_markup.write_rule(rule, AT_MS))
 
 
 # --- what the SDK writes ----------------------------------------------------------------
@@ -226,7 +227,7 @@ def sdk_queue(**changes: Any) -> bytes:
 
 
 def test_a_queue_the_sdk_asks_for_without_settings_has_the_defaults() -> None:
-    element = atom.parse(sdk_queue())
+    element = markup.parse(sdk_queue())
     assert atom.read_description(element, QueueDescription) == QueueDescription()
 
 
@@ -259,7 +260,7 @@ def test_every_setting_the_sdk_sends_for_a_queue_is_read() -> None:
         forward_dead_lettered_messages_to="c",
         max_message_size_in_kilobytes=256,
     )
-    assert atom.read_description(atom.parse(body), QueueDescription) == QueueDescription(
+    assert atom.read_description(markup.parse(body), QueueDescription) == QueueDescription(
         access_rules=(AccessRule("sender", "one", "two", frozenset({Claim.SEND})),),
         auto_delete_on_idle=timedelta(minutes=7),
         dead_lettering_on_expiration=True,
@@ -330,11 +331,11 @@ def test_rules_pass_between_the_sdk_and_us_both_ways(
     body = models.CreateRuleBody(content=content).serialize(is_xml=True)
     utils.serialize_rule_key_values(body, properties)
 
-    rule = atom.read_rule(atom.parse(sent(body)), "n")
+    rule = rule_markup.read_rule(markup.parse(sent(body)), "n")
     assert rule.filter == expected
     assert rule.action == (SqlRuleAction("SET a = @x", {"@x": 1}) if action else None)
 
-    element = ElementTree.fromstring(entry(atom.write_rule(rule, AT_MS)))
+    element = ElementTree.fromstring(entry(rule_markup.write_rule(rule, AT_MS)))
     internal = models.RuleDescriptionEntry.deserialize(element).content.rule_description
     back = RuleProperties._from_internal_entity("n", internal)
     utils.deserialize_rule_key_values(element, back)
@@ -374,7 +375,7 @@ def test_the_sdk_reads_a_queue_and_its_update_changes_nothing() -> None:
     assert queue.authorization_rules[0].type == "SharedAccessAuthorizationRule"
     content = models.CreateQueueBodyContent(queue_description=queue._to_internal_entity(HOST))
     update = sent(models.CreateQueueBody(content=content).serialize(is_xml=True))
-    assert atom.read_description(atom.parse(update), QueueDescription, FULL) == FULL
+    assert atom.read_description(markup.parse(update), QueueDescription, FULL) == FULL
 
 
 def test_the_sdk_reads_a_queues_counts_and_dates() -> None:
@@ -401,7 +402,7 @@ def test_the_sdk_updates_a_topic_and_a_subscription_without_changing_them() -> N
     body: Any = models.CreateTopicBody(
         content=models.CreateTopicBodyContent(topic_description=back)
     )
-    update = atom.parse(sent(body.serialize(is_xml=True)))
+    update = markup.parse(sent(body.serialize(is_xml=True)))
     assert atom.read_description(update, TopicDescription, topic) == topic
 
     subscription = SubscriptionDescription(requires_session=True, forward_dead_letters_to="d")
@@ -413,7 +414,7 @@ def test_the_sdk_updates_a_topic_and_a_subscription_without_changing_them() -> N
     body = models.CreateSubscriptionBody(
         content=models.CreateSubscriptionBodyContent(subscription_description=back)
     )
-    update = atom.parse(sent(body.serialize(is_xml=True)))
+    update = markup.parse(sent(body.serialize(is_xml=True)))
     assert atom.read_description(update, SubscriptionDescription, subscription) == subscription
 
 
@@ -455,12 +456,12 @@ def test_every_boolean_and_number_is_written_and_the_counts_declare_their_prefix
 
 def test_typed_values_use_the_prefixes_that_the_javascript_sdk_cuts_off() -> None:
     rule = Rule("r", CorrelationFilter(properties={"n": 1}))
-    assert 'i:type="d6p1:int">1<' in atom.write_rule(rule, AT_MS)
+    assert 'i:type="d6p1:int">1<' in rule_markup.write_rule(rule, AT_MS)
 
 
 def test_a_rule_as_the_javascript_sdk_writes_it_is_read() -> None:
     body = f"""<entry xmlns="{atom.ATOM}"><updated>2020-01-01T00:00:00Z</updated>
-      <content type="application/xml"><RuleDescription xmlns="{atom.SERVICE_BUS}">
+      <content type="application/xml"><RuleDescription xmlns="{markup.SERVICE_BUS}">
         <Filter p4:type="CorrelationFilter" xmlns:p4="http://www.w3.org/2001/XMLSchema-instance">
           <CorrelationId>abc</CorrelationId><Label/><To/>
           <Properties><KeyValueOfstringanyType><Key>n</Key>
@@ -468,7 +469,7 @@ def test_a_rule_as_the_javascript_sdk_writes_it_is_read() -> None:
           </KeyValueOfstringanyType></Properties></Filter>
         <Action p4:type="EmptyRuleAction" xmlns:p4="http://www.w3.org/2001/XMLSchema-instance"/>
         <Name>r</Name></RuleDescription></content></entry>"""
-    rule = atom.read_rule(atom.parse(body.encode()), "r")
+    rule = rule_markup.read_rule(markup.parse(body.encode()), "r")
     assert rule == Rule("r", CorrelationFilter(correlation_id="abc", properties={"n": 3}))
 
 
@@ -494,10 +495,10 @@ def test_a_subscriptions_default_rule_is_read_with_its_name() -> None:
     )
     for name, expected in (("<Name>mine</Name>", "mine"), ("", "$Default")):
         tag = "SubscriptionDescription"
-        body = f'<{tag} xmlns="{atom.SERVICE_BUS}">{inside.format(name)}</{tag}>'
-        rule = atom.default_rule(atom.parse(entry(body)))
+        body = f'<{tag} xmlns="{markup.SERVICE_BUS}">{inside.format(name)}</{tag}>'
+        rule = rule_markup.default_rule(markup.parse(entry(body)))
         assert rule == Rule(expected, SqlFilter("a = 1"))
-    assert atom.default_rule(atom.parse(queue_body(""))) is None
+    assert rule_markup.default_rule(markup.parse(queue_body(""))) is None
 
 
 @pytest.mark.parametrize(
@@ -568,7 +569,7 @@ BOMB = (
 def test_document_types_are_refused_at_once(body: bytes) -> None:
     start = time.perf_counter()
     with pytest.raises(AtomError):
-        atom.parse(body)
+        markup.parse(body)
     assert time.perf_counter() - start < 1
 
 
@@ -590,13 +591,13 @@ def test_document_types_are_refused_at_once(body: bytes) -> None:
 )
 def test_what_is_not_an_entry_is_refused(body: bytes) -> None:
     with pytest.raises(AtomError):
-        atom.parse(body)
+        markup.parse(body)
 
 
 @given(st.binary())
 def test_no_bytes_do_worse_than_being_refused(body: bytes) -> None:
     with pytest.raises(AtomError):
-        atom.parse(body)
+        markup.parse(body)
 
 
 @pytest.mark.parametrize(
@@ -639,15 +640,15 @@ def test_no_refusal_repeats_a_key() -> None:
 
 def test_a_description_of_another_kind_is_refused() -> None:
     with pytest.raises(AtomError, match="TopicDescription"):
-        atom.read_description(atom.parse(queue_body("")), TopicDescription)
+        atom.read_description(markup.parse(queue_body("")), TopicDescription)
     with pytest.raises(AtomError, match="RuleDescription"):
-        atom.read_rule(atom.parse(queue_body("")), "r")
+        rule_markup.read_rule(markup.parse(queue_body("")), "r")
 
 
 def rule_body(inside: str) -> bytes:
     instance = "http://www.w3.org/2001/XMLSchema-instance"
     tag = "RuleDescription"
-    return entry(f'<{tag} xmlns="{atom.SERVICE_BUS}" xmlns:i="{instance}">{inside}</{tag}>')
+    return entry(f'<{tag} xmlns="{markup.SERVICE_BUS}" xmlns:i="{instance}">{inside}</{tag}>')
 
 
 PAIR = "<KeyValueOfstringanyType><Key>k</Key>{}</KeyValueOfstringanyType>"
@@ -677,12 +678,12 @@ CORRELATION = '<Filter i:type="CorrelationFilter"><Properties>{}</Properties></F
 )
 def test_rules_that_cannot_be_are_refused(inside: str, error: type[Exception]) -> None:
     with pytest.raises(error):
-        atom.read_rule(atom.parse(rule_body(inside)), "r")
+        rule_markup.read_rule(markup.parse(rule_body(inside)), "r")
 
 
 def test_a_guid_that_came_over_amqp_is_kept() -> None:
     rule = Rule("r", CorrelationFilter(properties={"g": uuid.UUID(int=7)}))
-    assert atom.read_rule(atom.parse(entry(atom.write_rule(rule, 0))), "r") == rule
+    assert rule_markup.read_rule(markup.parse(entry(rule_markup.write_rule(rule, 0))), "r") == rule
 
 
 def test_an_error_is_what_the_sdk_shows() -> None:
