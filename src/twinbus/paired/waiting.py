@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from azure.servicebus import ServiceBusClient
-from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.amqp import AmqpMessageBodyType
 
 from twinbus import envelope
 from twinbus.errors import EnvelopeError
@@ -16,6 +16,7 @@ from twinbus.paired.backlog import is_backlog_path
 from twinbus.paired.blocking.manager import NamespaceManager
 
 PAGE = 250
+_SEQUENCE = AmqpMessageBodyType.SEQUENCE
 NO_DESTINATION = "(no x-ms-path)"
 
 
@@ -82,7 +83,17 @@ def _count(found: dict[tuple[str, str], Waiting], queue: str, message: Any) -> N
     entry = found.setdefault((queue, destination), Waiting(queue, destination))
     # A message in parts is one message; its first part stands for it.
     entry.messages += 1 if part is None or part[1] == 0 else 0
-    entry.bytes += PyamqpTransport.get_message_encoded_size(message._message)
+    entry.bytes += _size(message, properties)
     at = message.enqueued_time_utc
     if at is not None and (entry.oldest is None or at < entry.oldest):
         entry.oldest = at
+
+
+def _size(message: Any, properties: dict[Any, Any]) -> int:
+    """Body and properties, near enough: the SDK does not keep a message's encoding."""
+    raw = message.raw_amqp_message
+    if raw.body_type is AmqpMessageBodyType.DATA:
+        body = sum(len(piece) for piece in raw.body)
+    else:
+        body = len(repr(list(raw.body) if raw.body_type is _SEQUENCE else raw.body))
+    return body + sum(len(str(key)) + len(str(value)) for key, value in properties.items())

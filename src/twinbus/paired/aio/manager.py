@@ -17,6 +17,10 @@ class NamespaceManager(ServiceBusAdministrationClient):
         assert isinstance(made, cls)
         return made
 
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
+
     async def queue_exists(self, path: str) -> bool:
         try:
             await self.get_queue(path)

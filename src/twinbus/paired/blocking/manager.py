@@ -18,6 +18,10 @@ class NamespaceManager(ServiceBusAdministrationClient):
         assert isinstance(made, cls)
         return made
 
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
     def queue_exists(self, path: str) -> bool:
         try:
             self.get_queue(path)
