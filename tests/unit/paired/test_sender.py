@@ -453,3 +453,111 @@ async def test_after_close_every_call_says_which_factory_ended_and_why(
         primary.get_queue_sender("orders")
     with pytest.raises(FactoryFaultedError):
         primary.get_queue_receiver("orders")
+
+
+async def test_who_is_told_that_the_server_is_busy_waits_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    waiting = asyncio.Event()
+
+    async def long_wait(seconds: float) -> None:
+        await waiting.wait()
+
+    busy = iter([ServiceBusServerBusyError()])
+
+    def once(_: str, __: str) -> None:
+        for error in busy:
+            raise error
+
+    monkeypatch.setattr(sender_module, "sleep", long_wait)
+    wire.rule = once
+    sender = primary.get_queue_sender("orders")
+    told = asyncio.create_task(sender.send_messages(ServiceBusMessage("1", message_id="1")))
+    await asyncio.sleep(0.01)
+    await sender.send_messages(ServiceBusMessage("2", message_id="2"))
+    waiting.set()
+    await told
+    assert [each.properties.message_id for each in wire.to("orders")] == ["2", "1"]
+    await primary.close()
+
+
+async def test_the_sdks_own_retries_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"retry_total": 2, "retry_backoff_factor": 0.001}
+    wire, primary, _, _ = await make_pair(monkeypatch, factory=settings)
+    tries = []
+
+    def rule(host: str, path: str) -> None:
+        if host == "contoso":
+            tries.append(path)
+            raise broken()
+
+    wire.rule = rule
+    await primary.get_queue_sender("orders").send_messages(SEND)
+    assert len(tries) == 3
+    assert primary.entity_states() == {"orders": State.DIVERTED}
+    await primary.close()
+
+
+async def test_messages_are_only_received_from_the_primary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And so session state is only ever kept there."""
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    wire.rule = raising(broken())
+    await primary.get_queue_sender("orders").send_messages(SEND)
+    for receiver in (
+        primary.get_queue_receiver("orders", session_id="s"),
+        primary.get_subscription_receiver("news", "mine"),
+        primary.create_message_receiver("news/Subscriptions/mine/$DeadLetterQueue"),
+    ):
+        assert receiver.fully_qualified_namespace == "contoso.servicebus.windows.net"
+    await primary.close()
+
+
+async def test_a_sender_that_is_older_than_the_pairing_is_paired_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    pairing, primary.pairing = primary.pairing, None
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(SEND)
+    primary.pairing = pairing
+    wire.rule = raising(broken())
+    await sender.send_messages(SEND)
+    assert len(wire.on("contoso-backup")) == 1
+    await primary.close()
+
+
+async def test_each_diverted_entity_is_pinged_once_per_factory_whoever_sends_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, options = await make_pair(monkeypatch)
+    options._ping_primary_interval = timedelta(milliseconds=100)
+    wire.rule = raising(broken())
+    for path in ("orders", "orders", "orders", "bills"):
+        await primary.get_queue_sender(path).send_messages(SEND)
+    pings: list[str] = []
+
+    def count(host: str, path: str) -> None:
+        if host == "contoso":
+            pings.append(path)
+            raise broken()
+
+    wire.rule = count
+    await asyncio.sleep(0.25)
+    assert sorted(pings) == ["bills", "bills", "orders", "orders"]
+    await primary.close()
+
+
+async def test_a_long_outage_costs_no_more_than_one_link_to_one_backlog_queue_a_sender(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=10)
+    wire.rule = raising(broken())
+    sender = primary.get_queue_sender("orders")
+    for _ in range(20):
+        await sender.send_messages(SEND)
+    used = [path for path in wire.opened if path != "orders"]
+    assert len(used) == 1, "the queue is random, and then it stays"
+    await primary.close()

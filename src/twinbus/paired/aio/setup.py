@@ -50,7 +50,7 @@ async def prepare_backlog(
                 await _tried(_create, options, f"create the backlog queue {path}", path)
             found.append(path)
         except PairingError as error:
-            if isinstance(error.__cause__, ClientAuthenticationError):
+            if _is_refusal(error.__cause__):
                 raise
             last = error
             _LOGGER.warning("%s", error)
@@ -91,7 +91,7 @@ async def _tried(
     raise AssertionError("the loop returns or raises")
 
 
-def _is_refusal(error: AzureError) -> bool:
+def _is_refusal(error: BaseException | None) -> bool:
     if isinstance(error, ClientAuthenticationError):
         return True
     return isinstance(error, HttpResponseError) and error.status_code in (401, 403)
