@@ -3,8 +3,8 @@
     python bench/paired.py [--rounds N] [--json]
 
 Every figure is a ratio or a difference of two things measured in turn within this run, so that the
-machine's mood falls on both. A ratio is the median over rounds of (bare time / paired time): above 1
-the paired sender is faster.
+machine's mood falls on both. A ratio is the median over rounds of (bare time / paired time): above
+1 the paired sender is faster.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -155,11 +156,20 @@ async def blocking_figures(pair: Any, bare: Any, rounds: int) -> list[dict[str, 
 # ---------------------------------------------------------------- the first diverted send
 
 
+async def until(pair: Any, state: State) -> None:
+    reached = asyncio.Event()
+    stop = pair.add_listener(lambda event: reached.set())
+    while pair.entity_states()["paired"] is not state:
+        await reached.wait()
+        reached.clear()
+    stop()
+
+
 async def first_diverted(
     primary: BrokerProcess, pair: Any, backup: str, rounds: int
 ) -> list[dict[str, Any]]:
-    """After the interval has passed: the first send into the backlog, less a plain send to a backlog
-    queue over an open link."""
+    """After the interval has passed: the first send into the backlog, less a plain send to a
+    backlog queue over an open link."""
     client = sdk_aio.ServiceBusClient.from_connection_string(backup)
     extra = []
     async with client, client.get_queue_sender("localhost/x-servicebus-transfer/0") as plain:
@@ -168,12 +178,9 @@ async def first_diverted(
             async with pair.get_queue_sender("paired") as sender:
                 await sender.send_messages(message())
                 primary.kill()
-                try:
+                with suppress(sdk.exceptions.ServiceBusError):
                     await sender.send_messages(message())
-                except sdk.exceptions.ServiceBusError:
-                    pass
-                while pair.entity_states()["paired"] is not State.DIVERTED:
-                    await asyncio.sleep(0.02)
+                await until(pair, State.DIVERTED)
                 began = time.perf_counter()
                 await sender.send_messages(message())
                 diverted = time.perf_counter() - began
@@ -181,8 +188,7 @@ async def first_diverted(
                 await plain.send_messages(message())
                 extra.append((diverted - (time.perf_counter() - began)) * 1000)
             primary.start()
-            while pair.entity_states()["paired"] is not State.HEALTHY:
-                await asyncio.sleep(0.05)
+            await until(pair, State.HEALTHY)
     name = "first diverted send, more than a plain one"
     return [figure(name, "<= 50", extra, "ms")]
 

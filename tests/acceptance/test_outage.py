@@ -253,4 +253,4 @@ async def everything(connection_string: str, queue: str) -> set[str]:
             if not page:
                 return found
             found |= {str(each.message_id) for each in page}
-            number = page[-1].sequence_number + 1
+            number = (page[-1].sequence_number or 0) + 1

@@ -14,7 +14,12 @@ from uuid import uuid4
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 
 # The SDK has no public way to encode a message; these are what its own senders use.
-from azure.servicebus._common.tracing import trace_message
+from azure.servicebus._common.tracing import (
+    get_span_link_from_message,
+    get_span_links_from_batch,
+    is_tracing_enabled,
+    trace_message,
+)
 from azure.servicebus._common.utils import transform_outbound_messages
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._pyamqp.message import Message, Properties
@@ -56,11 +61,15 @@ class IdentifyingTransportAsync(PyamqpTransportAsync):
 class Outgoing:
     """One message. ``_message`` is the name under which the SDK looks for what to send."""
 
-    __slots__ = ("_encoded", "_message")
+    __slots__ = ("_encoded", "_message", "links")
 
     def __init__(self, message: Message) -> None:
         self._message = message
         self._encoded: list[bytes] | None = None
+        self.links: list[Any] = []
+        if is_tracing_enabled():
+            link = get_span_link_from_message(message)
+            self.links = [link] if link else []
 
     def encoded(self) -> list[bytes]:
         if self._encoded is None:
@@ -71,10 +80,16 @@ class Outgoing:
 class OutgoingBatch:
     """Several messages in one transfer, each encoded already."""
 
-    __slots__ = ("_items", "_message", "size")
+    __slots__ = ("_items", "_message", "links", "size")
 
-    def __init__(self, items: list[bytes], envelope: list[Any] | None = None) -> None:
+    def __init__(
+        self,
+        items: list[bytes],
+        envelope: list[Any] | None = None,
+        links: list[Any] | None = None,
+    ) -> None:
         self._items = items
+        self.links = links or []
         message = envelope or [None] * 9
         message[5] = items
         self._message = message
@@ -110,10 +125,11 @@ def outgoing(
     """What to send for ``message``; None for an empty list or batch, as the SDK has it."""
     if isinstance(message, ServiceBusMessageBatch):
         if message._amqp_transport is transport:
+            if not message:
+                return None
             envelope = list(message._message)
-            return (
-                OutgoingBatch([bytes(item) for item in envelope[5]], envelope) if message else None
-            )
+            links = get_span_links_from_batch(message) if is_tracing_enabled() else []
+            return OutgoingBatch([bytes(item) for item in envelope[5]], envelope, links)
         message = message._messages
     if isinstance(message, Mapping) or not hasattr(message, "__iter__"):
         return single(message, transport, attributes)
@@ -132,4 +148,8 @@ def batch_of(singles: list[Outgoing]) -> OutgoingBatch:
     for key in (b"x-opt-partition-key", "x-opt-partition-key"):
         if annotations.get(key) is not None:
             envelope[2] = {key: annotations[key]}
-    return OutgoingBatch([item for each in singles for item in each.encoded()], envelope)
+    return OutgoingBatch(
+        [item for each in singles for item in each.encoded()],
+        envelope,
+        [link for each in singles for link in each.links],
+    )

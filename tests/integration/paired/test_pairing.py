@@ -96,12 +96,12 @@ async def test_the_factory_is_the_sdks_client_and_the_manager_its_administration
     pair: Pair,
 ) -> None:
     await pair.open(pair=False)
+    assert await pair.call(pair.manager.queue_exists, "orders") is False
     asynchronous = pair.kind == "asyncio"
     assert isinstance(pair.factory, AsyncServiceBusClient if asynchronous else ServiceBusClient)
     assert isinstance(
         pair.manager, AsyncAdministrationClient if asynchronous else ServiceBusAdministrationClient
     )
-    assert await pair.call(pair.manager.queue_exists, "orders") is False
 
 
 async def test_bad_credentials_raise_when_the_pairing_completes(pair: Pair) -> None:
@@ -134,7 +134,7 @@ async def test_code_written_for_the_sdk_works_unchanged_and_the_documents_calls_
     sender = pair.wrapped(pair.factory.create_message_sender("orders"))
     await queue.send(ServiceBusMessage(name))
     await sender.send_messages(ServiceBusMessage(name))
-    found = []
+    found: list[str] = []
     while len(found) < 2:
         message = await queue.receive(max_wait_time=5)
         assert message is not None

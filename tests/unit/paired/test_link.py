@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 
-from tests.unit.paired.fakes import CONNECTION
+from tests.unit.paired.fakes import CONNECTION, make_pair
 from twinbus.aio import MessagingFactory
-from twinbus.paired.aio.link import plain_sender
+from twinbus.paired.aio import link as link_module
+from twinbus.paired.aio import pairing as pairing_module
+from twinbus.paired.aio.link import SharedSender, plain_sender
 
 
 class Reader:
@@ -56,3 +60,24 @@ async def test_a_link_closed_while_quiet_is_known_before_the_send(
     sender._handler = handler(reader, link, connection)
     assert await sender._is_alive() is alive
     sender._handler = None
+
+
+async def test_a_quiet_link_that_died_is_opened_again_before_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that a send after ten idle minutes finds an open link."""
+    monkeypatch.setattr(pairing_module, "KEEP_WARM_S", 0.05)
+    monkeypatch.setattr(link_module, "QUIET_S", 0.01)
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(ServiceBusMessage("x"))
+
+    async def dead(self: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(SharedSender, "_is_alive", dead)
+    await asyncio.sleep(0.2)
+    assert wire.opened.count("orders") >= 2
+    assert sender._running
+    await primary.close()
+    assert len(primary._crew) == 0

@@ -26,6 +26,7 @@ from tests.unit.test_envelope import encoded
 from twinbus import BacklogError, FactoryFaultedError
 from twinbus.amqp.message import application_properties
 from twinbus.paired.aio import sender as sender_module
+from twinbus.paired.aio.link import SharedSender
 from twinbus.paired.classifier import Verdict
 from twinbus.paired.events import (
     BacklogQueueIn,
@@ -96,7 +97,7 @@ async def test_the_diverted_copy_has_the_id_of_the_copy_that_failed(
             raise OperationTimeoutError
         await original(self, message, **kwargs)
 
-    monkeypatch.setattr(sender_module.SharedSender, "_send", timing_out)
+    monkeypatch.setattr(SharedSender, "_send", timing_out)
     await sender.send_messages(ServiceBusMessage("x"))
     (diverted,) = wire.to("contoso/x-servicebus-transfer/0")
     assert [diverted.properties.message_id] == tried
@@ -316,7 +317,7 @@ async def test_pings_go_on_every_interval_until_one_succeeds_and_then_all_go_hom
     assert ping.ttl_ms == 1000
     assert ping.properties.group_id, "a session of its own"
     assert message.properties.content_type is None
-    assert len(primary._crew) == 0, "no job is left when nothing is wrong"
+    assert len(primary._crew) == 1, "the one that keeps links warm"
     await primary.close()
 
 
@@ -342,7 +343,7 @@ async def test_the_callers_timeout_is_honoured_and_leaves_time_for_the_backlog(
             await asyncio.sleep(kwargs["timeout"])
             raise OperationTimeoutError
 
-    monkeypatch.setattr(sender_module.SharedSender, "_send", hang)
+    monkeypatch.setattr(SharedSender, "_send", hang)
     began = time.monotonic()
     await primary.get_queue_sender("orders").send_messages(SEND, timeout=0.8)
     assert 0.5 < time.monotonic() - began < 0.8
@@ -393,14 +394,14 @@ async def test_an_open_that_fails_does_not_keep_the_sender_from_being_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wire, primary, _, _ = await make_pair(monkeypatch)
-    original = sender_module.SharedSender._open
+    original = SharedSender._open
 
     async def not_found(self: Any, *args: Any, **kwargs: Any) -> None:
         if self.entity_name == "orders":
             raise MessagingEntityNotFoundError
         await original(self, *args, **kwargs)
 
-    monkeypatch.setattr(sender_module.SharedSender, "_open", not_found)
+    monkeypatch.setattr(SharedSender, "_open", not_found)
     async with primary.get_queue_sender("orders") as sender:
         batch = await sender.create_message_batch()
         batch.add_message(SEND)

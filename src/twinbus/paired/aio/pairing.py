@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from typing import Any
+from weakref import WeakSet
 
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.paired.aio.diverter import Diverter
+from twinbus.paired.aio.link import SharedSender
 from twinbus.paired.aio.pinger import Pinger
 from twinbus.paired.aio.world import Crew, Signal
 from twinbus.paired.backlog import Rotation
@@ -27,6 +29,9 @@ from twinbus.paired.events import (
 from twinbus.paired.failover import Failover, State
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.paired.telemetry import Announcer
+
+# How often links are looked after.
+KEEP_WARM_S = 30.0
 
 
 class Entity:
@@ -59,6 +64,8 @@ class Pairing:
         self._crew = crew
         self._entities: dict[str, Entity] = {}
         self._closing = False
+        self._stopping = Signal()
+        self._senders: WeakSet[SharedSender] = WeakSet()
         # Guards the states; held for moments, never while waiting, so one kind serves both worlds.
         self._mutex = threading.Lock()
 
@@ -74,6 +81,15 @@ class Pairing:
     def states(self) -> dict[str, State]:
         """Every entity that was sent to, and how it is."""
         return {entity.path: entity.failover.state for entity in list(self._entities.values())}
+
+    def join(self, sender: SharedSender) -> Entity:
+        """A sender of the factory is paired from now on, and kept warm."""
+        with self._mutex:
+            first = not self._senders and not self._closing
+            self._senders.add(sender)
+        if first:
+            self._crew.start("keeper", self._keep_warm)
+        return self.entity(sender.entity_name)
 
     # -- what senders report
 
@@ -154,6 +170,16 @@ class Pairing:
             elif not await awake.wait(self.options.ping_primary_interval.total_seconds()):
                 await self._ping(entity)
 
+    async def _keep_warm(self) -> None:
+        """The service closes a link that was quiet for ten minutes. Open it before it is needed."""
+        while not await self._stopping.wait(KEEP_WARM_S):
+            await self._warm_all(list(self._senders))
+
+    async def _warm_all(self, senders: list[SharedSender]) -> None:
+        for sender in senders:
+            if self.entity(sender.entity_name).failover.state is State.HEALTHY:
+                await sender.keep_warm()
+
     async def _ping(self, entity: Entity) -> None:
         error = await self._pinger.ping(entity.path)
         with self._mutex:
@@ -173,11 +199,15 @@ class Pairing:
             )
         )
         self._entered(entity, entered, "", State.DIVERTED)
+        if entered:
+            mine = [each for each in list(self._senders) if self.entity(each.entity_name) is entity]
+            await self._warm_all(mine)
 
     def stop(self) -> None:
         """No more pings, from now on."""
         with self._mutex:
             self._closing = True
+            self._stopping.set()
             for entity in self._entities.values():
                 if entity.troubled is not None:
                     entity.troubled.set()

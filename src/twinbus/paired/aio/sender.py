@@ -219,7 +219,7 @@ class MessageSender(SharedSender):
             if pairing is None:
                 return None
             self._sticky = pairing.diverter.rotation.pick(time.monotonic())
-            self._joined = (pairing, pairing.entity(self.entity_name))
+            self._joined = (pairing, pairing.join(self))
         return self._joined
 
     def _check_live(self) -> None:

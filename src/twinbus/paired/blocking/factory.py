@@ -48,6 +48,8 @@ class MessagingFactory(ServiceBusClient):
         batch_flush_interval: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("uamqp_transport"):
+            raise PairingError("uamqp_transport: only the SDK's own transport is known here")
         super().__init__(fully_qualified_namespace, credential, **kwargs)
         _check_flush(batch_flush_interval)
         self.pairing: Pairing | None = None

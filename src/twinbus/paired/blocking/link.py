@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusSender
+from azure.servicebus._common.tracing import send_trace_context_manager
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerBusyError
 
@@ -24,6 +25,8 @@ from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatc
 QUIET_S = 1.0
 # Whoever closes a sender waits this long for the send that is under way.
 CLOSE_S = 5.0
+# What replacing a link in the background may take.
+WARM_S = 20.0
 
 
 class SharedSender(ServiceBusSender):
@@ -57,14 +60,15 @@ class SharedSender(ServiceBusSender):
                 if not self._max_batch_size_on_link:
                     self._open_with_retry()
                 outgoing.check_fits(self._max_batch_size_on_link)
-            self._do_retryable_operation(
-                self._send,
-                message=outgoing,
-                timeout=timeout,
-                operation_requires_timeout=True,
-                apply_try_timeout=True,
-                require_last_exception=True,
-            )
+            with send_trace_context_manager(self, links=outgoing.links):
+                self._do_retryable_operation(
+                    self._send,
+                    message=outgoing,
+                    timeout=timeout,
+                    operation_requires_timeout=True,
+                    apply_try_timeout=True,
+                    require_last_exception=True,
+                )
             self._last_used = time.monotonic()
         except Exception as error:
             self._last_failure = (time.monotonic(), error)
@@ -117,6 +121,12 @@ class SharedSender(ServiceBusSender):
         finally:
             if turn:
                 self._turn.release()
+
+    def keep_warm(self) -> None:
+        """Replace a link that was open and has died, if nobody is sending."""
+        if self._last_used and time.monotonic() - self._last_used > QUIET_S:
+            with suppress(Exception):  # the next send will find out, and say so
+                self.warm(WARM_S)
 
     def _freshen(self) -> None:
         """Read what came in while all was quiet; if that was a farewell, let go of the link."""

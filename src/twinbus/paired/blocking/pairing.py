@@ -10,11 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from typing import Any
+from weakref import WeakSet
 
 from azure.servicebus import ServiceBusClient
 
 from twinbus.paired.backlog import Rotation
 from twinbus.paired.blocking.diverter import Diverter
+from twinbus.paired.blocking.link import SharedSender
 from twinbus.paired.blocking.pinger import Pinger
 from twinbus.paired.blocking.world import Crew, Signal
 from twinbus.paired.events import (
@@ -28,6 +30,9 @@ from twinbus.paired.events import (
 from twinbus.paired.failover import Failover, State
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.paired.telemetry import Announcer
+
+# How often links are looked after.
+KEEP_WARM_S = 30.0
 
 
 class Entity:
@@ -60,6 +65,8 @@ class Pairing:
         self._crew = crew
         self._entities: dict[str, Entity] = {}
         self._closing = False
+        self._stopping = Signal()
+        self._senders: WeakSet[SharedSender] = WeakSet()
         # Guards the states; held for moments, never while waiting, so one kind serves both worlds.
         self._mutex = threading.Lock()
 
@@ -75,6 +82,15 @@ class Pairing:
     def states(self) -> dict[str, State]:
         """Every entity that was sent to, and how it is."""
         return {entity.path: entity.failover.state for entity in list(self._entities.values())}
+
+    def join(self, sender: SharedSender) -> Entity:
+        """A sender of the factory is paired from now on, and kept warm."""
+        with self._mutex:
+            first = not self._senders and not self._closing
+            self._senders.add(sender)
+        if first:
+            self._crew.start("keeper", self._keep_warm)
+        return self.entity(sender.entity_name)
 
     # -- what senders report
 
@@ -155,6 +171,16 @@ class Pairing:
             elif not awake.wait(self.options.ping_primary_interval.total_seconds()):
                 self._ping(entity)
 
+    def _keep_warm(self) -> None:
+        """The service closes a link that was quiet for ten minutes. Open it before it is needed."""
+        while not self._stopping.wait(KEEP_WARM_S):
+            self._warm_all(list(self._senders))
+
+    def _warm_all(self, senders: list[SharedSender]) -> None:
+        for sender in senders:
+            if self.entity(sender.entity_name).failover.state is State.HEALTHY:
+                sender.keep_warm()
+
     def _ping(self, entity: Entity) -> None:
         error = self._pinger.ping(entity.path)
         with self._mutex:
@@ -174,11 +200,15 @@ class Pairing:
             )
         )
         self._entered(entity, entered, "", State.DIVERTED)
+        if entered:
+            mine = [each for each in list(self._senders) if self.entity(each.entity_name) is entity]
+            self._warm_all(mine)
 
     def stop(self) -> None:
         """No more pings, from now on."""
         with self._mutex:
             self._closing = True
+            self._stopping.set()
             for entity in self._entities.values():
                 if entity.troubled is not None:
                     entity.troubled.set()
