@@ -63,13 +63,10 @@ class Outgoing:
 
     __slots__ = ("_encoded", "_message", "links")
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, links: list[Any] | None = None) -> None:
         self._message = message
         self._encoded: list[bytes] | None = None
-        self.links: list[Any] = []
-        if is_tracing_enabled():
-            link = get_span_link_from_message(message)
-            self.links = [link] if link else []
+        self.links = links  # None while nothing is traced
 
     def encoded(self) -> list[bytes]:
         if self._encoded is None:
@@ -89,7 +86,7 @@ class OutgoingBatch:
         links: list[Any] | None = None,
     ) -> None:
         self._items = items
-        self.links = links or []
+        self.links = links
         message = envelope or [None] * 9
         message[5] = items
         self._message = message
@@ -116,7 +113,11 @@ def single(message: Any, transport: Any, attributes: dict[str, str | int]) -> Ou
             message, ServiceBusMessage, transport.to_outgoing_amqp_message
         )
         prepared = converted._message
-    return Outgoing(trace_message(prepared, transport, attributes))
+    if not is_tracing_enabled():
+        return Outgoing(prepared)
+    traced: Any = trace_message(prepared, transport, attributes)
+    link = get_span_link_from_message(traced)
+    return Outgoing(traced, [link] if link else [])
 
 
 def outgoing(
@@ -128,7 +129,7 @@ def outgoing(
             if not message:
                 return None
             envelope = list(message._message)
-            links = get_span_links_from_batch(message) if is_tracing_enabled() else []
+            links = get_span_links_from_batch(message) if is_tracing_enabled() else None
             return OutgoingBatch([bytes(item) for item in envelope[5]], envelope, links)
         message = message._messages
     if isinstance(message, Mapping) or not hasattr(message, "__iter__"):
@@ -140,16 +141,19 @@ def outgoing(
 def batch_of(singles: list[Outgoing]) -> OutgoingBatch:
     """The batch the SDK would make of these: its envelope repeats the first message's ids."""
     envelope: list[Any] = [None] * 9
-    first = singles[0]._message
-    if first.properties is not None:
-        ids = Properties(message_id=first.properties.message_id, group_id=first.properties.group_id)
+    first = singles[0]
+    message = first._message
+    if message.properties is not None:
+        ids = Properties(
+            message_id=message.properties.message_id, group_id=message.properties.group_id
+        )
         envelope[3] = ids
-    annotations = first.message_annotations or {}
+    annotations = message.message_annotations or {}
     for key in (b"x-opt-partition-key", "x-opt-partition-key"):
         if annotations.get(key) is not None:
             envelope[2] = {key: annotations[key]}
     return OutgoingBatch(
         [item for each in singles for item in each.encoded()],
         envelope,
-        [link for each in singles for link in each.links],
+        None if first.links is None else [link for each in singles for link in each.links or []],
     )

@@ -9,7 +9,7 @@ connection to the next.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from azure.servicebus._common.tracing import send_trace_context_manager
@@ -26,6 +26,7 @@ QUIET_S = 1.0
 CLOSE_S = 5.0
 # What replacing a link in the background may take.
 WARM_S = 20.0
+_UNTRACED = nullcontext()
 
 
 class SharedSender(ServiceBusSender):
@@ -59,7 +60,7 @@ class SharedSender(ServiceBusSender):
                 if not self._max_batch_size_on_link:
                     await self._open_with_retry()
                 outgoing.check_fits(self._max_batch_size_on_link)
-            with send_trace_context_manager(self, links=outgoing.links):
+            with self._traced(outgoing.links):
                 await self._do_retryable_operation(
                     self._send,
                     message=outgoing,
@@ -77,6 +78,10 @@ class SharedSender(ServiceBusSender):
             # have been read. Nobody else should find out which.
             self.drop_link()
             raise
+
+    def _traced(self, links: list[Any] | None) -> AbstractContextManager[None]:
+        """The SDK's span around a send, if the application traces at all."""
+        return _UNTRACED if links is None else send_trace_context_manager(self, links=links)
 
     def _share_fate(self, began: float) -> None:
         """Whoever waited while the link failed has failed with it.
