@@ -24,7 +24,7 @@ WORDS = (
     (r"\b__aiter__\b", "__iter__"),
     (r"\b__anext__\b", "__next__"),
     (r"\bAsyncIterator\b", "Iterator"),
-    (r"\bAwaitable\[None\]", "None"),
+    (r"\bAwaitable\[(None|Any)\]", r"\1"),
     (r"import Awaitable, Callable\b", "import Callable"),
     (r"\bclose_async\b", "close"),
     (r"\bIdentifyingTransportAsync\b", "IdentifyingTransport"),

@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
     OperationTimeoutError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
+    ServiceBusError,
     ServiceBusServerBusyError,
 )
 
@@ -561,4 +562,60 @@ async def test_a_long_outage_costs_no_more_than_one_link_to_one_backlog_queue_a_
         await sender.send_messages(SEND)
     used = [path for path in wire.opened if path != "orders"]
     assert len(used) == 1, "the queue is random, and then it stays"
+    await primary.close()
+
+
+async def test_what_is_wrong_with_one_message_is_not_shared_with_those_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    refusals = iter([ServiceBusError("bad", condition=b"com.microsoft:argument-error")])
+
+    async def refuse_first() -> None:
+        await asyncio.sleep(0.05)
+        for error in refusals:
+            raise error
+
+    wire.rule = lambda *_: refuse_first()
+    sender = primary.get_queue_sender("orders")
+    results = await asyncio.gather(
+        *(sender.send_messages(SEND) for _ in range(5)), return_exceptions=True
+    )
+    assert sum(isinstance(result, ServiceBusError) for result in results) == 1
+    assert len(wire.to("orders")) == 4
+    await primary.close()
+
+
+async def test_waiting_for_other_sends_that_succeed_does_not_count_as_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    wire.rule = lambda *_: asyncio.sleep(0.05)
+    sender = primary.get_queue_sender("orders")
+    results = await asyncio.gather(
+        *(sender.send_messages(SEND, timeout=0.5) for _ in range(30)), return_exceptions=True
+    )
+    assert any(isinstance(result, OperationTimeoutError) for result in results)
+    assert any(result is None for result in results)
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    await primary.close()
+
+
+async def test_waiting_behind_a_send_that_gets_no_answer_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(SEND)
+
+    async def hang(self: Any, message: Any, **kwargs: Any) -> None:
+        if self.entity_name == "orders":
+            await asyncio.sleep(kwargs["timeout"])
+            raise OperationTimeoutError
+
+    monkeypatch.setattr(SharedSender, "_send", hang)
+    results = await asyncio.gather(
+        *(sender.send_messages(SEND, timeout=0.8) for _ in range(10)), return_exceptions=True
+    )
+    assert results == [None] * 10, "all went to the backlog, in time"
     await primary.close()

@@ -10,7 +10,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from twinbus import envelope
 from twinbus.errors import BacklogError
-from twinbus.paired.aio.link import SharedSender, plain_sender
+from twinbus.paired.aio.link import CongestedError, SharedSender, plain_sender
 from twinbus.paired.aio.world import Crew
 from twinbus.paired.backlog import Rotation
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
@@ -51,7 +51,8 @@ class Diverter:
                     await self._put(queue, path, pending, timeout)
             except Exception as error:  # noqa: BLE001  each queue's own words go into BacklogError
                 errors[queue] = error
-                self._failed(queue, error)
+                if not isinstance(error, CongestedError):
+                    self._failed(queue, error)
             else:
                 self._succeeded(queue)
                 return queue
@@ -60,7 +61,11 @@ class Diverter:
             f"{self._secondary.fully_qualified_namespace} took its messages; send again when one "
             "of the two namespaces is back.",
             errors,
-        )
+        ) from next(reversed(errors.values()), None)
+
+    def is_cold(self, queue: str) -> bool:
+        """Whether nobody has yet opened a link to it."""
+        return queue not in self._senders
 
     async def warm(self, queue: str) -> None:
         """Open the link to a queue that will be needed soon."""

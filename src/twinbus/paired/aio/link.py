@@ -18,6 +18,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerBusyError
 
 from twinbus.paired.aio.world import Crew, Lock, end_keep_alive, hang_up, has_hung_up, has_news
+from twinbus.paired.classifier import Verdict, classify
 from twinbus.paired.outgoing import IdentifyingTransportAsync, Outgoing, OutgoingBatch
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
@@ -27,6 +28,10 @@ CLOSE_S = 5.0
 # What replacing a link in the background may take.
 WARM_S = 20.0
 _UNTRACED = nullcontext()
+
+
+class CongestedError(OperationTimeoutError):
+    """The caller's time went by while others sent on the same sender, successfully."""
 
 
 class SharedSender(ServiceBusSender):
@@ -41,9 +46,7 @@ class SharedSender(ServiceBusSender):
         """Send, in turn. Raises what the SDK raises."""
         began = time.monotonic()
         if not await self._turn.acquire(timeout):
-            raise OperationTimeoutError(
-                message=f"Timed out waiting for the other sends to '{self.entity_name}'."
-            )
+            raise self._waited_too_long(began)
         try:
             self._share_fate(began)
             left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
@@ -90,10 +93,14 @@ class SharedSender(ServiceBusSender):
         """
         if self._last_failure is not None and self._last_failure[0] > began:
             error = self._last_failure[1]
-            if getattr(error, "_shutdown_handler", False) or isinstance(
-                error, OperationTimeoutError
-            ):
+            if classify(error) is Verdict.COUNT:  # and not what was wrong with one message
                 raise error
+
+    def _waited_too_long(self, began: float) -> OperationTimeoutError:
+        """A link on which nothing got through all the while is out; one that is merely busy with
+        the sends of others is not."""
+        kind = OperationTimeoutError if self._last_used < began else CongestedError
+        return kind(message=f"Timed out waiting for the other sends to '{self.entity_name}'.")
 
     async def warm(self, timeout: float | None = None) -> None:
         """Open the link, so that a send finds it open."""

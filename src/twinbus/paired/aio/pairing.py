@@ -106,7 +106,7 @@ class Pairing:
         with self._mutex:
             entered = entity.failover.failed(time.monotonic(), began)
         self._entered(entity, entered, str(error))
-        if State.SUSPECT in entered and State.DIVERTED not in entered:
+        if entity.failover.state is State.SUSPECT and self.diverter.is_cold(sticky):
             self._crew.start("backlog warm-up", self.diverter.warm, sticky)
 
     def succeeded(self, entity: Entity) -> None:

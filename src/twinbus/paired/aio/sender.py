@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from twinbus.errors import PairingError
 from twinbus.paired.aio.gatherer import Gatherer
-from twinbus.paired.aio.link import SharedSender
+from twinbus.paired.aio.link import CongestedError, SharedSender
 from twinbus.paired.aio.pairing import Entity, Pairing
 from twinbus.paired.aio.world import sleep
 from twinbus.paired.classifier import Verdict
@@ -88,11 +88,23 @@ class MessageSender(SharedSender):
         pairing, entity = joined
         total = timeout or pairing.options.operation_timeout.total_seconds()
         deadline = time.monotonic() + total
+        if (await self._at_home(lambda left: self.transfer(ready, left), deadline, total))[0]:
+            return
+        self._sticky = await pairing.diverter.divert(
+            entity.path, ready.encoded(), self._sticky, deadline
+        )
+
+    async def _at_home(
+        self, act: Callable[[float], Awaitable[Any]], deadline: float, total: float
+    ) -> tuple[bool, Any]:
+        """Do it on the primary. (False, None) if the entity is diverted, or is by this failure."""
+        assert self._joined is not None
+        pairing, entity = self._joined
         home_by = deadline - min(DIVERT_RESERVE_S, total / 4)
         while not pairing.is_diverted(entity):
             began = time.monotonic()
             try:
-                await self.transfer(ready, max(0.001, home_by - began))
+                outcome = await act(max(0.001, home_by - began))
             except Exception as error:
                 again = await self._after(error, began, home_by)
                 if not again and entity.failover.state is not State.DIVERTED:
@@ -100,17 +112,15 @@ class MessageSender(SharedSender):
             else:
                 if entity.failover.state is not State.HEALTHY:
                     pairing.succeeded(entity)
-                return
-        self._sticky = await pairing.diverter.divert(
-            entity.path, ready.encoded(), self._sticky, deadline
-        )
+                return True, outcome
+        return False, None
 
     async def _after(self, error: Exception, began: float, home_by: float) -> bool:
         """What a failed send leads to; true if it is worth trying the primary again."""
         assert self._joined is not None
         pairing, entity = self._joined
         verdict = pairing.options.classifier(error)
-        if verdict is Verdict.RAISE:
+        if verdict is Verdict.RAISE or isinstance(error, CongestedError):
             raise error
         if verdict is Verdict.WAIT:
             if time.monotonic() + BUSY_S >= home_by:
@@ -138,29 +148,26 @@ class MessageSender(SharedSender):
             return await super().schedule_messages(
                 messages, schedule_time_utc, timeout=timeout, **kwargs
             )
-        pairing, entity = joined
         many = _as_list(messages)
-        if not pairing.is_diverted(entity):
-            began = time.monotonic()
-            limit = timeout or pairing.options.operation_timeout.total_seconds()
-            home_by = began + limit - min(DIVERT_RESERVE_S, limit / 4)
-            try:
-                return await self._schedule_home(many, schedule_time_utc, home_by - began, kwargs)
-            except ServiceBusError as error:
-                await self._after(error, began, began)
-                if entity.failover.state is not State.DIVERTED:
-                    raise
+        total = timeout or joined[0].options.operation_timeout.total_seconds()
+        deadline = time.monotonic() + total
+        done, numbers = await self._at_home(
+            lambda left: self._schedule_home(many, schedule_time_utc, left, kwargs), deadline, total
+        )
+        if done:
+            return list(numbers)
         scheduled = [_scheduled(each, schedule_time_utc) for each in many]
         ready = outgoing(scheduled, self._amqp_transport, self._trace_attributes())
         if ready is not None:
-            await self.deliver(ready, timeout)
+            await self.deliver(ready, max(0.001, deadline - time.monotonic()))
         return [next(_DIVERTED_NUMBERS) for _ in many]
 
     async def _schedule_home(
         self, many: list[Any], at: datetime, timeout: float, kwargs: dict[str, Any]
     ) -> list[int]:
+        began = time.monotonic()
         if not await self._turn.acquire(timeout):
-            raise TimeoutError
+            raise self._waited_too_long(began)
         try:
             return await super().schedule_messages(many, at, timeout=timeout, **kwargs)
         finally:
@@ -180,8 +187,9 @@ class MessageSender(SharedSender):
                 f"'{self.entity_name}' was out: it is in the backlog and has no sequence number on "
                 "the primary yet. When it is home, peek for it there and cancel that number"
             )
+        began = time.monotonic()
         if not await self._turn.acquire(timeout):
-            raise TimeoutError
+            raise self._waited_too_long(began)
         try:
             await super().cancel_scheduled_messages(numbers, timeout=timeout, **kwargs)
         finally:

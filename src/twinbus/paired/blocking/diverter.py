@@ -12,7 +12,7 @@ from azure.servicebus import ServiceBusClient
 from twinbus import envelope
 from twinbus.errors import BacklogError
 from twinbus.paired.backlog import Rotation
-from twinbus.paired.blocking.link import SharedSender, plain_sender
+from twinbus.paired.blocking.link import CongestedError, SharedSender, plain_sender
 from twinbus.paired.blocking.world import Crew
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
 from twinbus.paired.outgoing import BATCH_OVERHEAD, ITEM_OVERHEAD, OutgoingBatch
@@ -52,7 +52,8 @@ class Diverter:
                     self._put(queue, path, pending, timeout)
             except Exception as error:  # noqa: BLE001  each queue's own words go into BacklogError
                 errors[queue] = error
-                self._failed(queue, error)
+                if not isinstance(error, CongestedError):
+                    self._failed(queue, error)
             else:
                 self._succeeded(queue)
                 return queue
@@ -61,7 +62,11 @@ class Diverter:
             f"{self._secondary.fully_qualified_namespace} took its messages; send again when one "
             "of the two namespaces is back.",
             errors,
-        )
+        ) from next(reversed(errors.values()), None)
+
+    def is_cold(self, queue: str) -> bool:
+        """Whether nobody has yet opened a link to it."""
+        return queue not in self._senders
 
     def warm(self, queue: str) -> None:
         """Open the link to a queue that will be needed soon."""

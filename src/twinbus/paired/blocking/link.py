@@ -19,6 +19,7 @@ from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerBusyError
 
 from twinbus.paired.blocking.world import Crew, Lock, end_keep_alive, hang_up, has_hung_up, has_news
+from twinbus.paired.classifier import Verdict, classify
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatch
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
@@ -28,6 +29,10 @@ CLOSE_S = 5.0
 # What replacing a link in the background may take.
 WARM_S = 20.0
 _UNTRACED = nullcontext()
+
+
+class CongestedError(OperationTimeoutError):
+    """The caller's time went by while others sent on the same sender, successfully."""
 
 
 class SharedSender(ServiceBusSender):
@@ -42,9 +47,7 @@ class SharedSender(ServiceBusSender):
         """Send, in turn. Raises what the SDK raises."""
         began = time.monotonic()
         if not self._turn.acquire(timeout):
-            raise OperationTimeoutError(
-                message=f"Timed out waiting for the other sends to '{self.entity_name}'."
-            )
+            raise self._waited_too_long(began)
         try:
             self._share_fate(began)
             left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
@@ -91,10 +94,14 @@ class SharedSender(ServiceBusSender):
         """
         if self._last_failure is not None and self._last_failure[0] > began:
             error = self._last_failure[1]
-            if getattr(error, "_shutdown_handler", False) or isinstance(
-                error, OperationTimeoutError
-            ):
+            if classify(error) is Verdict.COUNT:  # and not what was wrong with one message
                 raise error
+
+    def _waited_too_long(self, began: float) -> OperationTimeoutError:
+        """A link on which nothing got through all the while is out; one that is merely busy with
+        the sends of others is not."""
+        kind = OperationTimeoutError if self._last_used < began else CongestedError
+        return kind(message=f"Timed out waiting for the other sends to '{self.entity_name}'.")
 
     def warm(self, timeout: float | None = None) -> None:
         """Open the link, so that a send finds it open."""
