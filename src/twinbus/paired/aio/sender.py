@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
 from twinbus.errors import PairingError
 from twinbus.paired.aio.gatherer import Gatherer
@@ -127,7 +127,6 @@ class MessageSender(SharedSender):
                 raise error
             await sleep(BUSY_S)
             return True
-        self.drop_link()
         pairing.failed(entity, began, error, self._sticky)
         return entity.failover.is_stale(began) and time.monotonic() < home_by
 
@@ -170,6 +169,9 @@ class MessageSender(SharedSender):
             raise self._waited_too_long(began)
         try:
             return await super().schedule_messages(many, at, timeout=timeout, **kwargs)
+        except ServiceBusError as error:
+            self._note_failure(error)
+            raise
         finally:
             self._turn.release()
 
@@ -229,6 +231,13 @@ class MessageSender(SharedSender):
             self._sticky = pairing.diverter.rotation.pick(time.monotonic())
             self._joined = (pairing, pairing.join(self))
         return self._joined
+
+    async def _handle_exception(self, exception: BaseException) -> Any:
+        error = await super()._handle_exception(exception)
+        if self._joined is not None and isinstance(error, ServiceBusServerBusyError):
+            # The documents ask for ten seconds without retries; the SDK would try again sooner.
+            raise error
+        return error
 
     def _check_live(self) -> None:
         self._factory.check_open()

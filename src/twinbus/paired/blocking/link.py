@@ -16,7 +16,7 @@ from typing import Any
 from azure.servicebus import ServiceBusClient, ServiceBusSender
 from azure.servicebus._common.tracing import send_trace_context_manager
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusServerBusyError
+from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.paired.blocking.world import Crew, Lock, end_keep_alive, hang_up, has_hung_up, has_news
 from twinbus.paired.classifier import Verdict, classify
@@ -75,13 +75,19 @@ class SharedSender(ServiceBusSender):
                 )
             self._last_used = time.monotonic()
         except Exception as error:
-            self._last_failure = (time.monotonic(), error)
+            self._note_failure(error)
             raise
         except BaseException:
             # Cancelled or interrupted: the answer to this send may still come, or half a frame may
             # have been read. Nobody else should find out which.
             self.drop_link()
             raise
+
+    def _note_failure(self, error: Exception) -> None:
+        """For whoever holds the turn: others may be on a newer link by the time they hear of it."""
+        self._last_failure = (time.monotonic(), error)
+        if classify(error) is Verdict.COUNT:
+            self.drop_link()
 
     def _traced(self, links: list[Any] | None) -> AbstractContextManager[None]:
         """The SDK's span around a send, if the application traces at all."""
@@ -171,13 +177,6 @@ class SharedSender(ServiceBusSender):
         self._running = False
         if handler is not None:
             _close(handler)
-
-    def _handle_exception(self, exception: BaseException) -> Any:
-        error = super()._handle_exception(exception)
-        if isinstance(error, ServiceBusServerBusyError):
-            # The documents ask for ten seconds without retries; the SDK would try again sooner.
-            raise error
-        return error
 
 
 def _close(handler: Any) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
 from twinbus.errors import PairingError
 from twinbus.paired.blocking.gatherer import Gatherer
@@ -124,7 +124,6 @@ class MessageSender(SharedSender):
                 raise error
             sleep(BUSY_S)
             return True
-        self.drop_link()
         pairing.failed(entity, began, error, self._sticky)
         return entity.failover.is_stale(began) and time.monotonic() < home_by
 
@@ -165,6 +164,9 @@ class MessageSender(SharedSender):
             raise self._waited_too_long(began)
         try:
             return super().schedule_messages(many, at, timeout=timeout, **kwargs)
+        except ServiceBusError as error:
+            self._note_failure(error)
+            raise
         finally:
             self._turn.release()
 
@@ -224,6 +226,13 @@ class MessageSender(SharedSender):
             self._sticky = pairing.diverter.rotation.pick(time.monotonic())
             self._joined = (pairing, pairing.join(self))
         return self._joined
+
+    def _handle_exception(self, exception: BaseException) -> Any:
+        error = super()._handle_exception(exception)
+        if self._joined is not None and isinstance(error, ServiceBusServerBusyError):
+            # The documents ask for ten seconds without retries; the SDK would try again sooner.
+            raise error
+        return error
 
     def _check_live(self) -> None:
         self._factory.check_open()
