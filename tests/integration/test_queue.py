@@ -276,7 +276,7 @@ async def test_ping_is_accepted_and_never_seen(world: World) -> None:
 
 async def test_what_was_sent_is_what_is_received(world: World) -> None:
     queue = _queue(world, "types")
-    values = {
+    values: dict[Any, Any] = {
         "text": "grüß",
         "int": 7,
         "float": 1.5,

@@ -218,7 +218,7 @@ class Client:
         path = path_of(getattr(end, "address", None))
         try:
             self._attach(link, path)
-        except QueueError as error:
+        except (QueueError, StoreError) as error:
             log.info("link to '%s/%s' refused: %s", self.namespace.name, path, error)
             self._links.pop(link, None)
             link.refuse(error_of(error))

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from twinbus.amqp.performatives import Error
 from twinbus.broker.committer import Committer
 from twinbus.broker.dialect import Client
 from twinbus.broker.namespace import Namespace
@@ -73,7 +74,14 @@ class AmqpProtocol(asyncio.Protocol):
         self._host.protocols[self] = None
 
     def data_received(self, data: bytes) -> None:
-        self.client.receive(data)
+        try:
+            self.client.receive(data)
+        except Exception:
+            # Ours to mend, not the peer's fault: it is told, and nobody else notices.
+            log.exception("a client of '%s' met an error of the broker", self._host.namespace.name)
+            self.client.amqp.close(Error("amqp:internal-error", "The broker failed; see its log."))
+            self._flush()
+            return
         if self._host.committer.is_overloaded and self._reading:
             self._pause_reading()
             self._host.committer.when_relieved(self._resume_reading)
@@ -162,8 +170,13 @@ class FirstByteProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._patience = self._host.loop.call_later(HANDSHAKE_S, self._transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._patience.cancel()
 
     def data_received(self, data: bytes) -> None:
+        self._patience.cancel()
         protocol = self._host.protocol_for(data[0])
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)

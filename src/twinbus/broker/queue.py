@@ -270,7 +270,7 @@ class Queue:
     # -- settling
 
     def complete(self, token: bytes, done: Done) -> None:
-        lock = self._claim(token)
+        lock = self._find(token)
         self.store.batch.delete(self.entity, lock.entry)
         self._finish(lock, done, comes_back=False)
 
@@ -278,13 +278,13 @@ class Queue:
         self, token: bytes, now_ms: int, done: Done, changes: Changes | None = None
     ) -> None:
         """Let another have it; a message that failed often enough is dead-lettered instead."""
-        lock = self._claim(token)
+        lock = self._find(token)
         self._rewrite(lock.entry, changes)
         self._return_or_bury(lock, lock.entry.delivery_count + 1, now_ms, done)
 
     def release(self, token: bytes, now_ms: int, done: Done) -> None:
         """Hand it back unseen: the delivery does not count."""
-        lock = self._claim(token)
+        lock = self._find(token)
         if lock.entry.expires_ms is not None and lock.entry.expires_ms <= now_ms:
             self._return_or_bury(lock, lock.entry.delivery_count, now_ms, done)
             return
@@ -294,17 +294,16 @@ class Queue:
         done(None)
 
     def defer(self, token: bytes, done: Done, changes: Changes | None = None) -> None:
-        lock = self._claim(token)
+        lock = self._find(token)
         self._rewrite(lock.entry, changes)
         count = lock.entry.delivery_count + 1
         self.store.batch.restate(self.entity, lock.entry, DEFERRED, count)
         self._finish(lock, done, comes_back=False)
 
     def dead_letter(self, token: bytes, burial: Callable[[Entry], Burial], done: Done) -> None:
-        lock = self._claim(token)
+        lock = self._find(token)
         whole = self._get(lock.entry.sequence)
         if whole is None:
-            lock.busy = False
             raise LockLostError(f"the message of '{self.path}' is no longer there")
         whole.delivery_count += 1
         self._bury(self, burial(whole))
@@ -343,11 +342,6 @@ class Queue:
             )
         return lock
 
-    def _claim(self, token: bytes) -> Lock:
-        lock = self._find(token)
-        lock.busy = True
-        return lock
-
     def _return_or_bury(self, lock: Lock, count: int, now_ms: int, done: Done) -> None:
         entry = lock.entry
         ready = entry.state == ACTIVE
@@ -363,6 +357,9 @@ class Queue:
             self._finish(lock, done, comes_back=True)
 
     def _finish(self, lock: Lock, done: Done, *, comes_back: bool) -> None:
+        """The last step of a settlement: nothing that may fail comes after it."""
+        lock.busy = True
+
         def committed(error: StoreError | None) -> None:
             if error is not None:
                 lock.busy = False  # the lock stands; it expires like any other

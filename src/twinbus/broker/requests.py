@@ -19,6 +19,7 @@ from twinbus.broker.entities import (
     EntityNotFoundError,
     NotAllowedError,
 )
+from twinbus.broker.grants import UnauthorizedError
 from twinbus.broker.namespace import MessageError, Namespace, QuotaError, TooLargeError
 from twinbus.broker.queue import Done, LockLostError, NotFoundError, Queue, QueueError
 from twinbus.broker.sessions import Session, SessionLostError, SessionQueue, SessionTakenError
@@ -31,6 +32,7 @@ _STATUS: dict[type[Exception], int] = {
     EntityNotFoundError: 404,
     SessionTakenError: 410,
     EntityDisabledError: 403,
+    UnauthorizedError: 401,
     EntityExistsError: 409,
     QuotaError: 403,
     TooLargeError: 400,

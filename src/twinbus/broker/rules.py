@@ -82,9 +82,16 @@ class CorrelationFilter:
     properties: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.properties, Mapping):
+            raise RuleError("the properties of a correlation filter are a map")
         object.__setattr__(self, "properties", dict(self.properties))
         if not self.properties and not self.system():
             raise RuleError("a correlation filter needs at least one property to compare")
+        for name, text in self.system().items():
+            if not isinstance(text, str):
+                raise RuleError(f"{name} of a correlation filter is compared as text")
+        if not all(isinstance(name, str) for name in self.properties):
+            raise RuleError("a property's name is text")
         for name, value in self.properties.items():
             _check_value(f"the property {name!r}", value)
             if isinstance(value, float) and math.isnan(value):
