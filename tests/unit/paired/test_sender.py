@@ -347,7 +347,7 @@ async def test_the_callers_timeout_is_honoured_and_leaves_time_for_the_backlog(
     monkeypatch.setattr(SharedSender, "_send", hang)
     began = time.monotonic()
     await primary.get_queue_sender("orders").send_messages(SEND, timeout=0.8)
-    assert 0.5 < time.monotonic() - began < 0.8
+    assert 0.35 < time.monotonic() - began < 0.8
     await primary.close()
 
 

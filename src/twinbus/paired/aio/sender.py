@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The documents: who is told that the server is busy leaves it alone for ten seconds.
 BUSY_S = 10.0
-# Of a send's time, this much is kept back for the backlog, or a quarter if that is less.
+# Of a send's time, at most this much is kept back for the backlog.
 DIVERT_RESERVE_S = 5.0
 
 _DIVERTED_NUMBERS = itertools.count(-1, -1)
@@ -100,7 +100,9 @@ class MessageSender(SharedSender):
         """Do it on the primary. (False, None) if the entity is diverted, or is by this failure."""
         assert self._joined is not None
         pairing, entity = self._joined
-        home_by = deadline - min(DIVERT_RESERVE_S, total / 4)
+        # A link to the backlog that must be opened first takes more of the time there is.
+        share = total / 2 if pairing.diverter.is_cold(self._sticky) else total / 4
+        home_by = deadline - min(DIVERT_RESERVE_S, share)
         while not pairing.is_diverted(entity):
             began = time.monotonic()
             try:

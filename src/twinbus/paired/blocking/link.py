@@ -123,9 +123,8 @@ class SharedSender(ServiceBusSender):
                     operation_requires_timeout=True,
                     apply_try_timeout=True,
                 )
-        except Exception:
-            raise
         except BaseException:
+            # The SDK may not have had the time to close what it opened.
             self.drop_link()
             raise
         finally:
