@@ -25,11 +25,11 @@ from typing import Any
 
 import azure.servicebus as sdk
 import azure.servicebus.aio as sdk_aio
+from tests.brokers import BrokerProcess
+from tests.pairs import certificate
 
 import twinbus
 import twinbus.aio
-from tests.brokers import BrokerProcess
-from tests.pairs import certificate
 from twinbus import SendAvailabilityPairedNamespaceOptions
 from twinbus.paired.failover import State
 

@@ -14,8 +14,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusError
-
 from tests.pairs import Pair, backlog, peek, properties, two_brokers
+
 from twinbus import BacklogError, PairingError, envelope
 from twinbus.paired.events import Diverted, Pinged, Restored, Suspected
 from twinbus.paired.failover import State

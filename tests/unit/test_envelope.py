@@ -16,8 +16,8 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-
 from tests.unit.amqp.test_types import KEYS, PRIMITIVES
+
 from twinbus import EnvelopeError, envelope
 from twinbus.amqp.message import Message, Properties
 from twinbus.amqp.types import (

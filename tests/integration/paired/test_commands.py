@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-
-import twinbus
 from tests.brokers import BrokerProcess
 from tests.pairs import ZERO, certificate
+
+import twinbus
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
-
 from tests.brokers import BrokerProcess
 from tests.pairs import Pair, backlog, certificate, peek
+
 from twinbus import FactoryFaultedError, PairingError
 from twinbus.paired.events import BacklogQueueOut, Closed, Faulted
 from twinbus.paired.failover import State

@@ -13,8 +13,8 @@ from azure.servicebus.exceptions import (
     OperationTimeoutError,
     ServiceBusConnectionError,
 )
-
 from tests.unit.paired.fakes import make_pair, raising
+
 from twinbus import PairingError
 from twinbus.paired.aio.link import SharedSender
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
-
 from tests.unit.paired.fakes import CONNECTION, make_pair
+
 from twinbus.aio import MessagingFactory
 from twinbus.paired.aio import link as link_module
 from twinbus.paired.aio import pairing as pairing_module

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.unit.paired.fakes import CONNECTION
 
 import twinbus
-from tests.unit.paired.fakes import CONNECTION
 from twinbus import (
     MessagingFactory,
     NamespaceManager,

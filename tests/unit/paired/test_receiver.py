@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusReceiver
-
 from tests.unit.paired.fakes import CONNECTION
+
 from twinbus.aio import MessageReceiver, MessagingFactory
 from twinbus.paired.entity_path import EntityPath, parse_path
 from twinbus.paired.ping import CONTENT_TYPE, is_ping, ping_message

@@ -20,10 +20,10 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
-
-import twinbus
 from tests.unit.paired.fakes import make_pair, raising
 from tests.unit.test_envelope import encoded
+
+import twinbus
 from twinbus import BacklogError, FactoryFaultedError
 from twinbus.amqp.message import application_properties
 from twinbus.paired.aio import sender as sender_module

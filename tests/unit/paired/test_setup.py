@@ -12,8 +12,8 @@ from azure.core.exceptions import (
     ResourceExistsError,
     ServiceRequestError,
 )
-
 from tests.unit.paired.fakes import CONNECTION
+
 from twinbus import PairingError, SendAvailabilityPairedNamespaceOptions
 from twinbus.aio import MessagingFactory, NamespaceManager
 from twinbus.paired.aio import setup
