@@ -619,3 +619,24 @@ async def test_waiting_behind_a_send_that_gets_no_answer_counts(
     )
     assert results == [None] * 10, "all went to the backlog, in time"
     await primary.close()
+
+
+async def test_ten_backlog_queues_do_not_leave_each_too_little_time_to_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, primary, _, _ = await make_pair(monkeypatch, queues=10)
+    given: list[float] = []
+
+    async def note(self: Any, message: Any, **kwargs: Any) -> None:
+        if self.entity_name == "orders":
+            raise broken()
+        given.append(kwargs["timeout"])
+        raise broken()
+
+    monkeypatch.setattr(SharedSender, "_send", note)
+    with pytest.raises(BacklogError):
+        await primary.get_queue_sender("orders").send_messages(SEND, timeout=8)
+    assert len(given) == 10
+    assert given[0] > 3
+    assert given[1] > 3, "what the first did not use is the next one's"
+    await primary.close()

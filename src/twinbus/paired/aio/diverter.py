@@ -19,6 +19,8 @@ from twinbus.paired.telemetry import TRACER, Announcer
 
 # One queue that does not answer must not use up the time that another could have answered in.
 QUEUE_S = 10.0
+# Even a caller whose time is over is worth one attempt: its message has nowhere else to go.
+LEAST_S = 0.25
 
 
 class Diverter:
@@ -41,9 +43,10 @@ class Diverter:
         order = self.rotation.order(sticky, time.monotonic())
         for tried, queue in enumerate(order):
             left = deadline - time.monotonic()
-            timeout = max(0.25, min(QUEUE_S, left / (len(order) - tried)))
             if left <= 0 and errors:
                 break
+            # Half of what is left: the best candidate gets most, and the others get some.
+            timeout = max(LEAST_S, min(QUEUE_S, left / 2 if tried + 1 < len(order) else left))
             try:
                 with TRACER.start_as_current_span("twinbus divert") as span:
                     span.set_attribute("messaging.destination.name", path)
@@ -71,6 +74,8 @@ class Diverter:
         """Open the link to a queue that will be needed soon."""
         try:
             await self._sender(queue).warm(QUEUE_S)
+        except CongestedError:
+            pass  # somebody is at it
         except Exception as error:  # noqa: BLE001  the send will find out, and say so
             self._failed(queue, error)
 
@@ -89,7 +94,7 @@ class Diverter:
         while pending:
             items, whole = _next_transfer(pending, path, limit)
             for batch in items:
-                await sender.transfer(OutgoingBatch(batch), max(0.25, end - time.monotonic()))
+                await sender.transfer(OutgoingBatch(batch), max(LEAST_S, end - time.monotonic()))
             for _ in range(whole):
                 pending.popleft()
             self._announce_diverted(queue, path, items, whole)

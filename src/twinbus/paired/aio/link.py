@@ -110,8 +110,9 @@ class SharedSender(ServiceBusSender):
 
     async def warm(self, timeout: float | None = None) -> None:
         """Open the link, so that a send finds it open."""
+        began = time.monotonic()
         if not await self._turn.acquire(timeout):
-            return
+            raise self._waited_too_long(began)
         try:
             if self._running:
                 await self._freshen()

@@ -111,8 +111,9 @@ class SharedSender(ServiceBusSender):
 
     def warm(self, timeout: float | None = None) -> None:
         """Open the link, so that a send finds it open."""
+        began = time.monotonic()
         if not self._turn.acquire(timeout):
-            return
+            raise self._waited_too_long(began)
         try:
             if self._running:
                 self._freshen()
