@@ -11,13 +11,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
-from tests.brokers import BrokerProcess
+from tests.brokers import KEY, BrokerProcess
 from tests.pairs import Pair, backlog, certificate, peek
 
 from twinbus import FactoryFaultedError, PairingError
@@ -142,6 +143,38 @@ async def test_code_written_for_the_sdk_works_unchanged_and_the_documents_calls_
         found += [str(message)] if str(message) == name else []
     await queue.close()
     await sender.close()
+
+
+# The SDK calls aiohttp in a way that aiohttp would rather not be called.
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
+async def test_websockets_and_their_settings_pass_through(pair: Pair) -> None:
+    settings = {
+        "transport_type": TransportType.AmqpOverWebsocket,
+        "connection_verify": certificate(pair.primary),
+        "custom_endpoint_address": f"sb://localhost:{pair.primary.port}",
+    }
+    await pair.open(factory=settings, failover_interval=timedelta(minutes=1))
+    async with pair.sender("idle") as sender:
+        await sender.send_messages(ServiceBusMessage("over WebSockets"))
+        await asyncio.sleep(1.1)
+        await sender.send_messages(ServiceBusMessage("again, after a pause"))
+    assert not pair.events
+
+
+async def test_a_credential_instead_of_a_connection_string_passes_through(pair: Pair) -> None:
+    await pair.open(pair=False)
+    factory = pair.module.MessagingFactory(
+        f"localhost:{pair.primary.port}",
+        AzureNamedKeyCredential("RootManageSharedAccessKey", KEY),
+        use_tls=False,
+        retry_total=0,
+        user_agent="mine",
+    )
+    await pair.call(factory.pair_namespace, pair.options)
+    async with pair.wrapped(factory.get_queue_sender("idle", client_identifier="me")) as sender:
+        await sender.send_messages(ServiceBusMessage("with a credential"))
+        assert sender.client_identifier == "me"
+    await pair.call(factory.close)
 
 
 async def test_an_entity_that_is_not_found_is_diverted_and_another_is_untouched(

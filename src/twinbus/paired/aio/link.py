@@ -186,7 +186,7 @@ async def _close(handler: Any) -> None:
             await handler.close_async()
     finally:
         if connection is not None:
-            hang_up(connection)
+            await hang_up(connection)
 
 
 def adopt(sender: ServiceBusSender, kind: type[SharedSender], crew: Crew) -> Any:

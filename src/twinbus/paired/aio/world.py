@@ -156,8 +156,11 @@ def end_keep_alive(handler: Any) -> None:
         task.cancel()
 
 
-def hang_up(connection: Any) -> None:
+async def hang_up(connection: Any) -> None:
     """The SDK leaves a socket open whose connection broke down."""
     writer = getattr(connection._transport, "writer", None)
     if writer is not None:
         writer.transport.abort()
+    session = getattr(connection._transport, "session", None)
+    if session is not None:  # a WebSocket's
+        await session.close()
