@@ -233,7 +233,11 @@ def memory(pair: Any) -> list[dict[str, Any]]:
 
 
 async def run(rounds: int) -> list[dict[str, Any]]:
-    base = Path(tempfile.mkdtemp(prefix="bench-paired-"))
+    with tempfile.TemporaryDirectory(prefix="bench-paired-") as folder:
+        return await run_in(Path(folder), rounds)
+
+
+async def run_in(base: Path, rounds: int) -> list[dict[str, Any]]:
     for name in ("primary", "secondary"):
         (base / name).mkdir()
     primary, secondary = (
