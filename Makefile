@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup test lint unit lock bench-broker interop clean
+.PHONY: setup test lint unit lock bench-broker bench-paired generate interop clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,16 @@ bench-broker: setup
 # The SDKs of other languages against a broker. Needs node 20 and npm, so it is no part of `test`.
 interop: setup
 	cd interop/javascript && npm ci --no-audit --no-fund && node run.mjs
+
+# The paired sender against the bare SDK, one run, about a minute.
+bench-paired: setup
+	PYTHONPATH=. $(BIN)/python bench/paired.py
+
+# What is written by tools/ from something else; the tests say when it is not current.
+generate: setup
+	$(BIN)/python tools/unasync.py
+	$(BIN)/python tools/diagram.py
+	$(BIN)/python tools/conformance.py
 
 # Only for whoever changes the dependencies: writes the lock anew for every platform.
 lock:

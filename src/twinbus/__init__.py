@@ -1,0 +1,70 @@
+"""Send availability for Azure Service Bus. ``twinbus.aio`` has the same names for asyncio."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusMessage as BrokeredMessage
+
+    from twinbus.errors import (
+        BacklogError,
+        EnvelopeError,
+        FactoryFaultedError,
+        PairingError,
+        TwinbusError,
+    )
+    from twinbus.paired.blocking.clients import QueueClient, SubscriptionClient, TopicClient
+    from twinbus.paired.blocking.factory import MessagingFactory
+    from twinbus.paired.blocking.manager import NamespaceManager
+    from twinbus.paired.blocking.receiver import MessageReceiver
+    from twinbus.paired.blocking.sender import MessageSender
+    from twinbus.paired.options import (
+        PairedNamespaceOptions,
+        SendAvailabilityPairedNamespaceOptions,
+    )
+
+__all__ = [
+    "BacklogError",
+    "BrokeredMessage",
+    "EnvelopeError",
+    "FactoryFaultedError",
+    "MessageReceiver",
+    "MessageSender",
+    "MessagingFactory",
+    "NamespaceManager",
+    "PairedNamespaceOptions",
+    "PairingError",
+    "QueueClient",
+    "SendAvailabilityPairedNamespaceOptions",
+    "SubscriptionClient",
+    "TopicClient",
+    "TwinbusError",
+]
+
+# Imported when asked for: the broker lives in this package too, and must start without the SDK.
+_HOMES = {
+    "BacklogError": "twinbus.errors",
+    "EnvelopeError": "twinbus.errors",
+    "FactoryFaultedError": "twinbus.errors",
+    "PairingError": "twinbus.errors",
+    "TwinbusError": "twinbus.errors",
+    "QueueClient": "twinbus.paired.blocking.clients",
+    "SubscriptionClient": "twinbus.paired.blocking.clients",
+    "TopicClient": "twinbus.paired.blocking.clients",
+    "MessagingFactory": "twinbus.paired.blocking.factory",
+    "NamespaceManager": "twinbus.paired.blocking.manager",
+    "MessageReceiver": "twinbus.paired.blocking.receiver",
+    "MessageSender": "twinbus.paired.blocking.sender",
+    "PairedNamespaceOptions": "twinbus.paired.options",
+    "SendAvailabilityPairedNamespaceOptions": "twinbus.paired.options",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "BrokeredMessage":
+        return import_module("azure.servicebus").ServiceBusMessage
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'twinbus' has no attribute '{name}'")

@@ -1,0 +1,379 @@
+"""How a diverted message remembers home, and how it gets its own face back.
+
+This is the one contract between diverting and returning. It works on encoded AMQP messages and
+changes only the sections it must, so a body, an annotation or a property of any AMQP type comes
+out as it went in.
+
+What would act on the message while it waits in the backlog is taken off it and kept, with its AMQP
+type, under an alias among the application properties; an alias is there only if the value was:
+
+    group-id of the properties               x-ms-sessionid                string
+    ttl of the header                        x-ms-timetolive               uint, milliseconds
+    absolute-expiry-time of the properties   x-ms-absoluteexpirytime       timestamp
+    x-opt-scheduled-enqueue-time             x-ms-scheduledenqueuetimeutc  timestamp
+    where it was sent to                     x-ms-path                     string
+
+A message that has no room for its aliases, or that uses one of these names itself, is *sealed*:
+its whole encoding becomes the body of one backlog message, compressed if need be, and if that is
+still too much the bodies of several (``x-ms-part`` of ``x-ms-parts``, told apart by
+``x-ms-partof``). ``assemble`` puts them together and does not mind their order, nor duplicates.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+from twinbus.amqp.types import (
+    CodecError,
+    Symbol,
+    UInt,
+    decode,
+    encode_binary,
+    encode_list,
+    encode_map,
+    skip,
+)
+from twinbus.errors import EnvelopeError
+
+PATH: Final = "x-ms-path"
+SESSION_ID: Final = "x-ms-sessionid"
+TIME_TO_LIVE: Final = "x-ms-timetolive"
+EXPIRY: Final = "x-ms-absoluteexpirytime"
+SCHEDULED: Final = "x-ms-scheduledenqueuetimeutc"
+ENCODING: Final = "x-ms-encoding"
+PART: Final = "x-ms-part"
+PARTS: Final = "x-ms-parts"
+PART_OF: Final = "x-ms-partof"
+CHECKSUM: Final = "x-ms-checksum"
+
+ALIASES: Final = frozenset((PATH, SESSION_ID, TIME_TO_LIVE, EXPIRY, SCHEDULED))
+SEALS: Final = frozenset((ENCODING, PART, PARTS, PART_OF, CHECKSUM))
+RESERVED: Final = ALIASES | SEALS
+SEALED_CONTENT_TYPE: Final = "application/vnd.twinbus-sealed"
+PLAIN, ZLIB = "identity", "zlib"
+
+DEFAULT_LIMIT: Final = 262_144
+# Service Bus allows 64 KB of properties on a message; the aliases need some of it.
+_PROPERTIES_ROOM = 60 * 1024
+# What a sealed message is made of besides its body; a path is 260 characters at most.
+_SEAL_ROOM = 2048
+_SCHEDULE_ANNOTATION = Symbol("x-opt-scheduled-enqueue-time")
+
+_HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION = 0x70, 0x71, 0x72, 0x73, 0x74
+_DATA = 0x75
+_ID, _CONTENT_TYPE, _EXPIRY, _GROUP, _FIELDS = 0, 6, 8, 10, 13
+_TTL = 2
+
+Sections = dict[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a message belongs and what it takes back on when it goes there."""
+
+    path: str
+    session_id: str | None = None
+    time_to_live_ms: int | None = None
+    expiry_ms: int | None = None
+    scheduled_ms: int | None = None
+
+
+# ---------------------------------------------------------------- one message
+
+
+def pack(message: bytes, path: str, limit: int = DEFAULT_LIMIT) -> list[bytes]:
+    """What to put into the backlog for ``message``: one backlog message, or several parts."""
+    sections = _split(message)
+    if _fits_aliases(sections):
+        wrapped = _wrap(sections, path)
+        if len(wrapped) <= limit:
+            return [wrapped]
+    return _seal(_with_id(sections), path, limit)
+
+
+def wrap(message: bytes, path: str) -> bytes:
+    """The message with its aliases, whatever its size."""
+    return _wrap(_split(message), path)
+
+
+def unwrap(message: bytes) -> tuple[str, bytes]:
+    """The destination, and the message as it was sent. Parts are for ``assemble``."""
+    sections = _split(message)
+    properties = _map(sections.get(_APPLICATION))
+    home = home_of(properties)
+    if ENCODING in properties:
+        if properties.get(PARTS) is not None:
+            raise EnvelopeError("this is a part of a message; give all its parts to assemble()")
+        return home.path, _open(properties, _body(sections))
+    return home.path, _restore(sections, properties, home)
+
+
+def _wrap(sections: Sections, path: str) -> bytes:
+    sections = dict(sections)
+    aliases: dict[str, Any] = {PATH: path}
+    header = _list(sections.get(_HEADER))
+    if len(header) > _TTL and header[_TTL] is not None:
+        aliases[TIME_TO_LIVE] = UInt(header[_TTL])
+        header[_TTL] = None
+        sections[_HEADER] = encode_list(header)
+    fields = _fields(sections)
+    if fields[_ID] is None:
+        fields[_ID] = str(uuid4())
+    if fields[_GROUP] is not None:
+        aliases[SESSION_ID], fields[_GROUP] = fields[_GROUP], None
+    if fields[_EXPIRY] is not None:
+        aliases[EXPIRY], fields[_EXPIRY] = fields[_EXPIRY], None
+    sections[_PROPERTIES] = encode_list(fields)
+    annotations = _map(sections.get(_ANNOTATIONS))
+    scheduled = annotations.pop(_SCHEDULE_ANNOTATION, None)
+    if scheduled is not None:
+        aliases[SCHEDULED] = scheduled
+        sections[_ANNOTATIONS] = encode_map(annotations) if annotations else b""
+    sections[_APPLICATION] = encode_map(_map(sections.get(_APPLICATION)) | aliases)
+    return _join(sections)
+
+
+def _restore(sections: Sections, properties: dict[str, Any], home: Home) -> bytes:
+    fields = _fields(sections)
+    if home.session_id is not None:
+        fields[_GROUP] = properties[SESSION_ID]
+    if home.expiry_ms is not None:
+        fields[_EXPIRY] = properties[EXPIRY]
+    sections[_PROPERTIES] = encode_list(fields)
+    if home.time_to_live_ms is not None:
+        header = _list(sections.get(_HEADER))
+        header += [None] * (_TTL + 1 - len(header))
+        header[_TTL] = properties[TIME_TO_LIVE]
+        sections[_HEADER] = encode_list(header)
+    if home.scheduled_ms is not None:
+        annotations = _map(sections.get(_ANNOTATIONS))
+        annotations[_SCHEDULE_ANNOTATION] = properties[SCHEDULED]
+        sections[_ANNOTATIONS] = encode_map(annotations)
+    rest = without_aliases(properties)
+    sections[_APPLICATION] = encode_map(rest) if rest else b""
+    return _join(sections)
+
+
+# ---------------------------------------------------------------- rows: aliases in, properties out
+
+
+def home_of(properties: Mapping[Any, Any]) -> Home:
+    """What the aliases among ``properties`` say. Keys and texts may be ``bytes``, as the SDK has
+    them. Raises EnvelopeError if the destination is missing or an alias is not of its type."""
+    found = {name: value for key, value in properties.items() if (name := _text(key)) in ALIASES}
+    path = _text(found.get(PATH))
+    if not isinstance(path, str) or not path:
+        raise EnvelopeError(f"the message has no {PATH}, so it cannot be said where it belongs")
+    session = _text(found.get(SESSION_ID))
+    if session is not None and not isinstance(session, str):
+        raise EnvelopeError(f"{SESSION_ID} is {type(session).__name__}; it must be a string")
+    return Home(
+        path,
+        session,
+        _whole(found, TIME_TO_LIVE),
+        _whole(found, EXPIRY),
+        _whole(found, SCHEDULED),
+    )
+
+
+def without_aliases(properties: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The application's own properties."""
+    return {key: value for key, value in properties.items() if _text(key) not in RESERVED}
+
+
+def is_sealed(properties: Mapping[Any, Any]) -> bool:
+    """Whether the body is an encoded message, or a part of one."""
+    return any(_text(key) == ENCODING for key in properties)
+
+
+def part_of(properties: Mapping[Any, Any]) -> tuple[str, int, int] | None:
+    """(which message, which part, of how many) for a part, else None."""
+    found = {name: value for key, value in properties.items() if (name := _text(key)) in SEALS}
+    if PARTS not in found:
+        return None
+    group = _text(found.get(PART_OF))
+    part, parts = _whole(found, PART), _whole(found, PARTS)
+    if not isinstance(group, str) or part is None or parts is None or not 0 <= part < parts:
+        raise EnvelopeError(f"{PART}, {PARTS} and {PART_OF} do not say which part this is")
+    return group, part, parts
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _whole(found: Mapping[Any, Any], name: str) -> int | None:
+    value = found.get(name)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise EnvelopeError(f"{name} is {type(value).__name__}; it must be a whole number")
+
+
+# ---------------------------------------------------------------- sealed messages
+
+
+def _seal(sections: Sections, path: str, limit: int) -> list[bytes]:
+    content = _join(sections)
+    checksum = UInt(zlib.crc32(content))
+    message_id = _fields(sections)[_ID]
+    room = limit - _SEAL_ROOM
+    if room <= 0:
+        raise EnvelopeError(f"a limit of {limit} bytes is too small for any sealed message")
+    if len(content) <= room:
+        seal = {PATH: path, ENCODING: PLAIN, CHECKSUM: checksum}
+        return [_sealed(message_id, seal, content)]
+    squeezed = zlib.compress(content)
+    name, content = (ZLIB, squeezed) if len(squeezed) < len(content) else (PLAIN, content)
+    seal = {PATH: path, ENCODING: name, CHECKSUM: checksum}
+    if len(content) <= room:
+        return [_sealed(message_id, seal, content)]
+    chunks = [content[start : start + room] for start in range(0, len(content), room)]
+    group = str(uuid4())
+    return [
+        _sealed(
+            f"{group}/{index}",
+            {**seal, PART: UInt(index), PARTS: UInt(len(chunks)), PART_OF: group},
+            chunk,
+        )
+        for index, chunk in enumerate(chunks)
+    ]
+
+
+def _sealed(message_id: Any, properties: dict[str, Any], content: bytes) -> bytes:
+    fields: list[Any] = [None] * _FIELDS
+    fields[_ID], fields[_CONTENT_TYPE] = message_id, Symbol(SEALED_CONTENT_TYPE)
+    return _join(
+        {
+            _PROPERTIES: encode_list(fields),
+            _APPLICATION: encode_map(properties),
+            _DATA: b"\x00\x53\x75" + encode_binary(content),
+        }
+    )
+
+
+def assemble(parts: Iterable[bytes]) -> tuple[str, bytes]:
+    """The destination, and the message that the backlog messages ``parts`` were cut from."""
+    found: dict[int, bytes] = {}
+    seal: dict[str, Any] = {}
+    groups: set[tuple[str, int]] = set()
+    for encoded in parts:
+        sections = _split(encoded)
+        seal = _map(sections.get(_APPLICATION))
+        place = part_of(seal)
+        if place is None:
+            raise EnvelopeError("one of the messages is not a part")
+        group, part, count = place
+        groups.add((group, count))
+        found[part] = _body(sections)
+    if len(groups) != 1:
+        raise EnvelopeError(f"the parts are of {len(groups)} messages; give those of one")
+    (_, count), *_ = groups
+    if len(found) != count:
+        raise EnvelopeError(f"only {len(found)} of {count} parts are there")
+    content = b"".join(found[index] for index in range(count))
+    return home_of(seal).path, _open(seal, content)
+
+
+def join_bodies(properties: Mapping[Any, Any], bodies: Iterable[bytes]) -> bytes:
+    """The message in the ordered bodies of a sealed message: ``assemble`` for rows."""
+    seal = {_text(key): value for key, value in properties.items()}
+    return _open(seal, b"".join(bodies))
+
+
+def _open(seal: Mapping[str, Any], content: bytes) -> bytes:
+    encoding = _text(seal.get(ENCODING))
+    if encoding == ZLIB:
+        try:
+            content = zlib.decompress(content)
+        except zlib.error as error:
+            raise EnvelopeError(f"the compressed message is damaged: {error}") from error
+    elif encoding != PLAIN:
+        raise EnvelopeError(f"{ENCODING} is {encoding!r}; this version knows zlib and identity")
+    if zlib.crc32(content) != seal.get(CHECKSUM):
+        raise EnvelopeError(f"the message's bytes do not add up to its {CHECKSUM}")
+    return content
+
+
+# ---------------------------------------------------------------- sections
+
+
+def _split(message: bytes) -> Sections:
+    """Sections by code. The body's and footer's bytes, descriptors and all, are under ``_DATA``.
+
+    The SDK writes delivery annotations last; they are put where AMQP wants them.
+    """
+    sections: Sections = {}
+    body = bytearray()
+    pos, size = 0, len(message)
+    try:
+        while pos < size:
+            if message[pos : pos + 2] != b"\x00\x53":
+                raise EnvelopeError("the bytes are not an encoded message")
+            code, start = message[pos + 2], pos + 3
+            end = skip(message, start)
+            if code < _DATA:
+                sections[code] = message[start:end]
+            else:
+                body += message[pos:end]
+            pos = end
+    except (CodecError, IndexError) as error:
+        raise EnvelopeError(f"the bytes are not an encoded message: {error}") from error
+    sections[_DATA] = bytes(body)
+    return sections
+
+
+def _join(sections: Sections) -> bytes:
+    head = b"".join(
+        b"\x00\x53" + bytes((code,)) + sections[code]
+        for code in (_HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION)
+        if sections.get(code)
+    )
+    return head + sections[_DATA]
+
+
+def _fits_aliases(sections: Sections) -> bool:
+    raw = sections.get(_APPLICATION, b"")
+    return len(raw) <= _PROPERTIES_ROOM and not RESERVED & _map(raw).keys()
+
+
+def _with_id(sections: Sections) -> Sections:
+    fields = _fields(sections)
+    if fields[_ID] is not None:
+        return sections
+    fields[_ID] = str(uuid4())
+    return {**sections, _PROPERTIES: encode_list(fields)}
+
+
+def _fields(sections: Sections) -> list[Any]:
+    fields = _list(sections.get(_PROPERTIES))
+    return fields + [None] * (_FIELDS - len(fields))
+
+
+def _list(raw: bytes | None) -> list[Any]:
+    value = _value(raw)
+    return value if isinstance(value, list) else []
+
+
+def _map(raw: bytes | None) -> dict[Any, Any]:
+    value = _value(raw)
+    return value if isinstance(value, dict) else {}
+
+
+def _value(raw: bytes | None) -> Any:
+    try:
+        return decode(raw, 0)[0] if raw else None
+    except CodecError as error:
+        raise EnvelopeError(f"a section of the message is damaged: {error}") from error
+
+
+def _body(sections: Sections) -> bytes:
+    """The content of the one data section of a sealed message."""
+    raw = sections[_DATA]
+    value = _value(raw[3:]) if raw[:3] == b"\x00\x53\x75" else None
+    if not isinstance(value, bytes):
+        raise EnvelopeError("a sealed message must have one binary body")
+    return value

@@ -1,0 +1,1 @@
+"""The asyncio shell. The blocking one is generated from it: see tools/unasync.py."""

@@ -1,0 +1,261 @@
+"""The messaging factory: a ``ServiceBusClient`` that can be paired with another.
+
+Closing and faulting. The two factories of a pair live and die together: when one is closed or
+faults and the other is still open five seconds later, the other is faulted. A factory that has
+faulted says so, and why, on every call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Self
+
+from azure.servicebus.aio import ServiceBusClient
+
+from twinbus.errors import FactoryFaultedError, PairingError
+from twinbus.paired.aio.clients import QueueClient, SubscriptionClient, TopicClient
+from twinbus.paired.aio.gatherer import Gatherer
+from twinbus.paired.aio.link import adopt
+from twinbus.paired.aio.pairing import Pairing
+from twinbus.paired.aio.receiver import MessageReceiver, adopt_receiver
+from twinbus.paired.aio.sender import MessageSender
+from twinbus.paired.aio.setup import prepare_backlog
+from twinbus.paired.aio.world import Crew, Signal
+from twinbus.paired.entity_path import parse_path
+from twinbus.paired.events import Closed, Faulted
+from twinbus.paired.failover import State
+from twinbus.paired.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.telemetry import Announcer, Listener
+
+PARTNER_S = 5.0
+
+
+class MessagingFactory(ServiceBusClient):
+    """Makes senders and receivers of one namespace. ``pair_namespace`` gives it a secondary.
+
+    Takes what ``ServiceBusClient`` takes, and ``batch_flush_interval``: gather single sends that
+    come within this time into one AMQP batch (off by default).
+    """
+
+    def __init__(
+        self,
+        fully_qualified_namespace: str,
+        credential: Any,
+        *,
+        batch_flush_interval: timedelta | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if kwargs.get("uamqp_transport"):
+            raise PairingError("uamqp_transport: only the SDK's own transport is known here")
+        super().__init__(fully_qualified_namespace, credential, **kwargs)
+        _check_flush(batch_flush_interval)
+        self.pairing: Pairing | None = None
+        self.batch_flush_interval = batch_flush_interval
+        self._announcer = Announcer()
+        self._crew = Crew()
+        self._partner: MessagingFactory | None = None
+        self._ended = Signal()
+        self._end: str | None = None  # why every later call fails
+
+    @classmethod
+    def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
+        made = super().from_connection_string(conn_str, **kwargs)
+        assert isinstance(made, cls)
+        return made
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
+
+    # -- pairing
+
+    async def pair_namespace(self, options: PairedNamespaceOptions) -> None:
+        """Set the pair up. When this returns, every sender of this factory is paired."""
+        self.check_open()
+        secondary = self._check_pair(options)
+        assert isinstance(options, SendAvailabilityPairedNamespaceOptions)
+        queues = await prepare_backlog(options, self.fully_qualified_namespace)
+        options.backlog_queue_count = len(queues)
+        pairing = Pairing(self, options, queues, self._announcer, self._crew)
+        options._mark_healthy = pairing.mark_path_healthy
+        self._partner, secondary._partner = secondary, self
+        self.pairing = pairing
+
+    def _check_pair(self, options: PairedNamespaceOptions) -> MessagingFactory:
+        if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
+            raise PairingError(
+                f"{type(options).__name__} is no kind of pairing there is; give "
+                "SendAvailabilityPairedNamespaceOptions"
+            )
+        secondary = options.messaging_factory
+        if not isinstance(secondary, MessagingFactory):
+            raise PairingError(
+                "the secondary's messaging_factory must be a MessagingFactory of the same world as "
+                f"the primary's, not a {type(secondary).__module__}.{type(secondary).__name__}"
+            )
+        if self.pairing is not None or self._partner is not None:
+            raise PairingError(
+                f"the factory of {self.fully_qualified_namespace} is paired already; make a new "
+                "factory for another pairing"
+            )
+        if secondary._partner is not None:
+            raise PairingError(
+                f"the factory of {secondary.fully_qualified_namespace} is another's secondary "
+                "already; make a factory of its own for each pairing"
+            )
+        same = secondary.fully_qualified_namespace.lower() == self.fully_qualified_namespace.lower()
+        if secondary is self or same:
+            raise PairingError(
+                f"{self.fully_qualified_namespace} cannot be paired with itself; the secondary "
+                "must be another namespace, best in another region"
+            )
+        if options.enable_syphon:
+            raise PairingError(
+                "enable_syphon: the syphon is not part of this version; pair with "
+                "enable_syphon=False, and leave the backlog where it is until it is"
+            )
+        secondary.check_open()
+        return secondary
+
+    def entity_states(self) -> dict[str, State]:
+        """Every queue and topic that was sent to through this pairing, and how it is."""
+        return self.pairing.states() if self.pairing is not None else {}
+
+    def add_listener(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with every event; returns a function that ends this."""
+        return self._announcer.add(listener)
+
+    # -- senders and receivers
+
+    def get_queue_sender(self, queue_name: str, **kwargs: Any) -> MessageSender:
+        return self._sender(super().get_queue_sender, queue_name, kwargs)
+
+    def get_topic_sender(self, topic_name: str, **kwargs: Any) -> MessageSender:
+        return self._sender(super().get_topic_sender, topic_name, kwargs)
+
+    def _sender(self, make: Callable[..., Any], path: str, kwargs: dict[str, Any]) -> MessageSender:
+        self.check_open()
+        flush = kwargs.pop("batch_flush_interval", self.batch_flush_interval)
+        _check_flush(flush)
+        sender: MessageSender = adopt(make(path, **kwargs), MessageSender, self._crew)
+        sender._factory = self
+        sender._joined = None
+        sender._sticky = ""
+        sender._gatherer = None
+        if flush:
+            sender._gatherer = Gatherer(sender.deliver, flush.total_seconds(), 262_144, self._crew)
+        return sender
+
+    def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> MessageReceiver:
+        self.check_open()
+        made = super().get_queue_receiver(queue_name, **kwargs)
+        receiver: MessageReceiver = adopt_receiver(made, self)
+        return receiver
+
+    def get_subscription_receiver(
+        self, topic_name: str, subscription_name: str, **kwargs: Any
+    ) -> MessageReceiver:
+        self.check_open()
+        made = super().get_subscription_receiver(topic_name, subscription_name, **kwargs)
+        receiver: MessageReceiver = adopt_receiver(made, self)
+        return receiver
+
+    # -- the documents' own names
+
+    def create_queue_client(self, path: str, **kwargs: Any) -> QueueClient:
+        self.check_open()
+        return QueueClient(self, path, **kwargs)
+
+    def create_topic_client(self, path: str, **kwargs: Any) -> TopicClient:
+        self.check_open()
+        return TopicClient(self, path, **kwargs)
+
+    def create_subscription_client(
+        self, topic_path: str, name: str, **kwargs: Any
+    ) -> SubscriptionClient:
+        self.check_open()
+        return SubscriptionClient(self, topic_path, name, **kwargs)
+
+    def create_message_sender(self, path: str, **kwargs: Any) -> MessageSender:
+        """To a queue or a topic; on the wire there is no difference."""
+        return self.get_queue_sender(path, **kwargs)
+
+    def create_message_receiver(self, path: str, **kwargs: Any) -> MessageReceiver:
+        """From a queue, a ``topic/Subscriptions/name``, or the ``/$DeadLetterQueue`` of either."""
+        place = parse_path(path)
+        if place.sub_queue is not None:
+            kwargs["sub_queue"] = place.sub_queue
+        if place.subscription is None:
+            return self.get_queue_receiver(place.entity, **kwargs)
+        return self.get_subscription_receiver(place.entity, place.subscription, **kwargs)
+
+    # -- the end
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed or has faulted."""
+        return self._end is not None
+
+    def check_open(self) -> None:
+        """Raise if nothing can be done with this factory any longer."""
+        if self._end is not None:
+            raise FactoryFaultedError(self._end)
+
+    async def close(self) -> None:
+        """Close every sender and receiver. The partner should be closed too, within 5 seconds."""
+        if self._partner is not None and self._end is None:
+            self._finish(
+                f"the factory of {self.fully_qualified_namespace} was closed; make a new one"
+            )
+            self._announcer.announce(
+                Closed(at=time.time(), namespace=self.fully_qualified_namespace)
+            )
+            self._warn_partner()
+        await self._shut()
+
+    async def fault(self, reason: str) -> None:
+        """Close, because of ``reason``: every later call repeats it."""
+        if self._end is not None:
+            return
+        self._finish(
+            f"the factory of {self.fully_qualified_namespace} has faulted: {reason}; make a new one"
+        )
+        self._announcer.announce(
+            Faulted(at=time.time(), namespace=self.fully_qualified_namespace, error=reason)
+        )
+        if self._partner is not None:
+            self._warn_partner()
+        await self._shut()
+
+    def _finish(self, why: str) -> None:
+        self._end = why
+        self._ended.set()
+
+    async def _shut(self) -> None:
+        if self.pairing is not None:
+            self.pairing.stop()
+            await self._crew.stop()
+            await self.pairing.diverter.close()
+        await super().close()
+        await self._crew.stop()
+
+    def _warn_partner(self) -> None:
+        partner = self._partner
+        assert partner is not None
+        if partner._end is None:
+            partner._crew.start("partner watch", partner._follow, self)
+
+    async def _follow(self, gone: MessagingFactory) -> None:
+        """The partner has ended: end too, if nobody does it for us."""
+        if not await self._ended.wait(PARTNER_S):
+            await self.fault(
+                f"its partner {gone.fully_qualified_namespace} ended {PARTNER_S:.0f} seconds ago "
+                f"and it was still open ({gone._end})"
+            )
+
+
+def _check_flush(interval: timedelta | None) -> None:
+    if interval is not None and not timedelta(0) <= interval <= timedelta(seconds=10):
+        raise PairingError(f"batch_flush_interval is {interval}; give 0 to 10 seconds, or None")

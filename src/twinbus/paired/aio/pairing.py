@@ -1,0 +1,213 @@
+"""A primary and its secondary, paired: who is out, who is asked, who goes where.
+
+The states are ``failover``'s, the rotation ``backlog``'s; this is what acts on them. There is a job
+for an entity only while it is in trouble: it waits out the failover interval, then pings.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+from weakref import WeakSet
+
+from azure.servicebus.aio import ServiceBusClient
+
+from twinbus.paired.aio.diverter import Diverter
+from twinbus.paired.aio.link import SharedSender
+from twinbus.paired.aio.pinger import Pinger
+from twinbus.paired.aio.world import Crew, Signal
+from twinbus.paired.backlog import Rotation
+from twinbus.paired.events import (
+    Cleared,
+    Diverted,
+    PairingEvent,
+    Pinged,
+    Restored,
+    Suspected,
+)
+from twinbus.paired.failover import Failover, State
+from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.telemetry import Announcer
+
+# How often links are looked after.
+KEEP_WARM_S = 30.0
+
+
+class Entity:
+    """A queue or topic of the primary, as all senders of the factory see it."""
+
+    __slots__ = ("failover", "path", "troubled")
+
+    def __init__(self, path: str, interval_s: float) -> None:
+        self.path = path
+        self.failover = Failover(interval_s)
+        # Set when its job should look again; None while no job runs.
+        self.troubled: Signal | None = None
+
+
+class Pairing:
+    def __init__(
+        self,
+        primary: ServiceBusClient,
+        options: SendAvailabilityPairedNamespaceOptions,
+        queues: list[str],
+        announcer: Announcer,
+        crew: Crew,
+    ) -> None:
+        self.options = options
+        rotation = Rotation(queues, options.backlog_retry_interval.total_seconds())
+        self.diverter = Diverter(options.messaging_factory, rotation, announcer, crew)
+        self._namespace = primary.fully_qualified_namespace
+        self._pinger = Pinger(primary, crew)
+        self._announcer = announcer
+        self._crew = crew
+        self._entities: dict[str, Entity] = {}
+        self._closing = False
+        self._stopping = Signal()
+        self._senders: WeakSet[SharedSender] = WeakSet()
+        # Guards the states; held for moments, never while waiting, so one kind serves both worlds.
+        self._mutex = threading.Lock()
+
+    def entity(self, path: str) -> Entity:
+        """Paths are not case-sensitive."""
+        key = path.lower()
+        entity = self._entities.get(key)
+        if entity is None:
+            interval_s = self.options.failover_interval.total_seconds()
+            entity = self._entities.setdefault(key, Entity(path, interval_s))
+        return entity
+
+    def states(self) -> dict[str, State]:
+        """Every entity that was sent to, and how it is."""
+        return {entity.path: entity.failover.state for entity in list(self._entities.values())}
+
+    def join(self, sender: SharedSender) -> Entity:
+        """A sender of the factory is paired from now on, and kept warm."""
+        with self._mutex:
+            first = not self._senders and not self._closing
+            self._senders.add(sender)
+        if first:
+            self._crew.start("keeper", self._keep_warm)
+        return self.entity(sender.entity_name)
+
+    # -- what senders report
+
+    def is_diverted(self, entity: Entity) -> bool:
+        if entity.failover.state is State.HEALTHY:
+            return False
+        with self._mutex:
+            entered = entity.failover.look(time.monotonic())
+        self._entered(entity, entered, "")
+        return entity.failover.state is State.DIVERTED
+
+    def failed(self, entity: Entity, began: float, error: Exception, sticky: str) -> None:
+        """A send that began at ``began`` failed for a reason that counts."""
+        with self._mutex:
+            entered = entity.failover.failed(time.monotonic(), began)
+        self._entered(entity, entered, str(error))
+        if entity.failover.state is State.SUSPECT and self.diverter.is_cold(sticky):
+            self._crew.start("backlog warm-up", self.diverter.warm, sticky)
+
+    def succeeded(self, entity: Entity) -> None:
+        with self._mutex:
+            entered = entity.failover.succeeded()
+        self._entered(entity, entered, "")
+
+    def mark_path_healthy(self, path: str) -> None:
+        entity = self.entity(path)
+        with self._mutex:
+            was = entity.failover.state
+            entered = entity.failover.mark_healthy(time.monotonic())
+        self._entered(entity, entered, "", was)
+
+    # -- what follows from a state
+
+    def _entered(
+        self, entity: Entity, states: tuple[State, ...], error: str, was: State = State.SUSPECT
+    ) -> None:
+        for state in states:
+            where: dict[str, Any] = {
+                "at": time.time(),
+                "namespace": self._namespace,
+                "entity": entity.path,
+            }
+            if state is State.SUSPECT:
+                self._announce(Suspected(**where, error=error))
+            elif state is State.DIVERTED:
+                self._announce(Diverted(**where))
+            else:
+                self._announce(Restored(**where) if was is State.DIVERTED else Cleared(**where))
+        if states:
+            self._attend(entity)
+
+    def _announce(self, event: PairingEvent) -> None:
+        self._announcer.announce(event)
+
+    def _attend(self, entity: Entity) -> None:
+        """See to it that a job is awake for an entity in trouble."""
+        with self._mutex:
+            if entity.troubled is not None:
+                entity.troubled.set()
+                return
+            if self._closing or entity.failover.state is State.HEALTHY:
+                return
+            entity.troubled = Signal()
+        self._crew.start(f"watch on {entity.path}", self._watch, entity)
+
+    async def _watch(self, entity: Entity) -> None:
+        while True:
+            with self._mutex:
+                if self._closing or entity.failover.state is State.HEALTHY:
+                    entity.troubled = None
+                    return
+                entity.troubled = awake = Signal()
+                state = entity.failover.state
+                pause = entity.failover.diverts_at - time.monotonic()
+            if state is State.SUSPECT:
+                await awake.wait(max(0.0, pause))
+                self.is_diverted(entity)
+            elif not await awake.wait(self.options.ping_primary_interval.total_seconds()):
+                await self._ping(entity)
+
+    async def _keep_warm(self) -> None:
+        """The service closes a link that was quiet for ten minutes. Open it before it is needed."""
+        while not await self._stopping.wait(KEEP_WARM_S):
+            await self._warm_all(list(self._senders))
+
+    async def _warm_all(self, senders: list[SharedSender]) -> None:
+        for sender in senders:
+            if self.entity(sender.entity_name).failover.state is State.HEALTHY:
+                await sender.keep_warm()
+
+    async def _ping(self, entity: Entity) -> None:
+        error = await self._pinger.ping(entity.path)
+        with self._mutex:
+            if self._closing or entity.failover.state is not State.DIVERTED:
+                return  # marked healthy meanwhile
+            if error is None:
+                entered = entity.failover.ping_succeeded(time.monotonic())
+            else:
+                entered = entity.failover.ping_failed()
+        self._announce(
+            Pinged(
+                at=time.time(),
+                namespace=self._namespace,
+                entity=entity.path,
+                succeeded=error is None,
+                error=str(error or ""),
+            )
+        )
+        self._entered(entity, entered, "", State.DIVERTED)
+        if entered:
+            mine = [each for each in list(self._senders) if self.entity(each.entity_name) is entity]
+            await self._warm_all(mine)
+
+    def stop(self) -> None:
+        """No more pings, from now on."""
+        with self._mutex:
+            self._closing = True
+            self._stopping.set()
+            for entity in self._entities.values():
+                if entity.troubled is not None:
+                    entity.troubled.set()

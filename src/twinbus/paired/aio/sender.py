@@ -1,0 +1,268 @@
+"""The paired sender: the SDK's sender while all is well, the way to the backlog while it is not."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
+
+from twinbus.errors import PairingError
+from twinbus.paired.aio.gatherer import Gatherer
+from twinbus.paired.aio.link import CongestedError, SharedSender
+from twinbus.paired.aio.pairing import Entity, Pairing
+from twinbus.paired.aio.world import sleep
+from twinbus.paired.classifier import Verdict
+from twinbus.paired.failover import State
+from twinbus.paired.outgoing import Outgoing, OutgoingBatch, outgoing
+
+if TYPE_CHECKING:
+    from twinbus.paired.aio.factory import MessagingFactory
+
+# The documents: who is told that the server is busy leaves it alone for ten seconds.
+BUSY_S = 10.0
+# Of a send's time, at most this much is kept back for the backlog.
+DIVERT_RESERVE_S = 5.0
+
+_DIVERTED_NUMBERS = itertools.count(-1, -1)
+
+
+class MessageSender(SharedSender):
+    """A ``ServiceBusSender`` to one queue or topic. Many tasks may use it at once.
+
+    Get one with ``get_queue_sender`` or ``get_topic_sender`` of a ``MessagingFactory``.
+    """
+
+    _factory: MessagingFactory
+    _gatherer: Gatherer | None
+    _joined: tuple[Pairing, Entity] | None
+    _sticky: str
+
+    async def __aenter__(self) -> MessageSender:
+        self._check_live()
+        joined = self._join()
+        if joined is None:
+            await super().__aenter__()
+            return self
+        pairing, entity = joined
+        if not pairing.is_diverted(entity):
+            began = time.monotonic()
+            try:
+                await self._open_with_retry()
+            except ServiceBusError as error:
+                # An entity that is out when the sender is made is no reason not to have a sender.
+                # It is noted, and the first send says more.
+                if pairing.options.classifier(error) is not Verdict.COUNT:
+                    raise
+                pairing.failed(entity, began, error, self._sticky)
+        return self
+
+    async def send_messages(
+        self, message: Any, *, timeout: float | None = None, **kwargs: Any
+    ) -> None:
+        """As the SDK's. While the entity is diverted, into the backlog."""
+        if kwargs:
+            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
+        self._check_live()
+        if timeout is not None and timeout <= 0:
+            raise ValueError("The timeout must be greater than 0.")
+        ready = outgoing(message, self._amqp_transport, self._trace_attributes())
+        if ready is None:
+            return
+        if self._gatherer is not None and isinstance(ready, Outgoing):
+            await self._gatherer.send(ready, timeout)
+        else:
+            await self.deliver(ready, timeout)
+
+    async def deliver(self, ready: Outgoing | OutgoingBatch, timeout: float | None) -> None:
+        """To the primary if it is healthy, else to the backlog."""
+        joined = self._join()
+        if joined is None:
+            await self.transfer(ready, timeout)
+            return
+        pairing, entity = joined
+        total = timeout or pairing.options.operation_timeout.total_seconds()
+        deadline = time.monotonic() + total
+        if (await self._at_home(lambda left: self.transfer(ready, left), deadline, total))[0]:
+            return
+        self._sticky = await pairing.diverter.divert(
+            entity.path, ready.encoded(), self._sticky, deadline
+        )
+
+    async def _at_home(
+        self, act: Callable[[float], Awaitable[Any]], deadline: float, total: float
+    ) -> tuple[bool, Any]:
+        """Do it on the primary. (False, None) if the entity is diverted, or is by this failure."""
+        assert self._joined is not None
+        pairing, entity = self._joined
+        # A link to the backlog that must be opened first takes more of the time there is.
+        share = total / 2 if pairing.diverter.is_cold(self._sticky) else total / 4
+        home_by = deadline - min(DIVERT_RESERVE_S, share)
+        while not pairing.is_diverted(entity):
+            began = time.monotonic()
+            try:
+                outcome = await act(max(0.001, home_by - began))
+            except Exception as error:
+                again = await self._after(error, began, home_by)
+                if not again and entity.failover.state is not State.DIVERTED:
+                    raise
+            else:
+                if entity.failover.state is not State.HEALTHY:
+                    pairing.succeeded(entity)
+                return True, outcome
+        return False, None
+
+    async def _after(self, error: Exception, began: float, home_by: float) -> bool:
+        """What a failed send leads to; true if it is worth trying the primary again."""
+        assert self._joined is not None
+        pairing, entity = self._joined
+        verdict = pairing.options.classifier(error)
+        if verdict is Verdict.RAISE or isinstance(error, CongestedError):
+            raise error
+        if verdict is Verdict.WAIT:
+            if time.monotonic() + BUSY_S >= home_by:
+                raise error
+            await sleep(BUSY_S)
+            return True
+        pairing.failed(entity, began, error, self._sticky)
+        return entity.failover.is_stale(began) and time.monotonic() < home_by
+
+    async def schedule_messages(
+        self,
+        messages: Any,
+        schedule_time_utc: datetime,
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """As the SDK's. While the entity is diverted, the messages go to the backlog and are
+        scheduled when they are home; until then they have no sequence number of the primary's, and
+        the numbers returned are negative."""
+        self._check_live()
+        joined = self._join()
+        if joined is None:
+            return await super().schedule_messages(
+                messages, schedule_time_utc, timeout=timeout, **kwargs
+            )
+        many = _as_list(messages)
+        total = timeout or joined[0].options.operation_timeout.total_seconds()
+        deadline = time.monotonic() + total
+        done, numbers = await self._at_home(
+            lambda left: self._schedule_home(many, schedule_time_utc, left, kwargs), deadline, total
+        )
+        if done:
+            return list(numbers)
+        scheduled = [_scheduled(each, schedule_time_utc) for each in many]
+        ready = outgoing(scheduled, self._amqp_transport, self._trace_attributes())
+        if ready is not None:
+            await self.deliver(ready, max(0.001, deadline - time.monotonic()))
+        return [next(_DIVERTED_NUMBERS) for _ in many]
+
+    async def _schedule_home(
+        self, many: list[Any], at: datetime, timeout: float, kwargs: dict[str, Any]
+    ) -> list[int]:
+        began = time.monotonic()
+        if not await self._turn.acquire(timeout):
+            raise self._waited_too_long(began)
+        try:
+            return await super().schedule_messages(many, at, timeout=timeout, **kwargs)
+        except ServiceBusError as error:
+            self._note_failure(error)
+            raise
+        finally:
+            self._turn.release()
+
+    async def cancel_scheduled_messages(
+        self, sequence_numbers: int | list[int], *, timeout: float | None = None, **kwargs: Any
+    ) -> None:
+        """As the SDK's. Send availability is about sending: what was scheduled on the primary can
+        be cancelled while the primary is there, and what was diverted once it is home, by the
+        sequence number that it has there."""
+        self._check_live()
+        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
+        if any(number < 0 for number in numbers):
+            raise PairingError(
+                "a negative number stands for a message that was scheduled while "
+                f"'{self.entity_name}' was out: it is in the backlog and has no sequence number on "
+                "the primary yet. When it is home, peek for it there and cancel that number"
+            )
+        began = time.monotonic()
+        if not await self._turn.acquire(timeout):
+            raise self._waited_too_long(began)
+        try:
+            await super().cancel_scheduled_messages(numbers, timeout=timeout, **kwargs)
+        finally:
+            self._turn.release()
+
+    async def create_message_batch(self, max_size_in_bytes: int | None = None) -> Any:
+        """As the SDK's. It needs no primary: without one, the limit is the Standard tier's."""
+        self._check_live()
+        joined = self._join()
+        if joined is not None and not self._max_message_size_on_link:
+            await self._learn_limit(*joined)
+        return await super().create_message_batch(max_size_in_bytes)
+
+    async def _learn_limit(self, pairing: Pairing, entity: Entity) -> None:
+        began = time.monotonic()
+        try:
+            if not pairing.is_diverted(entity):
+                await self.warm(pairing.options.operation_timeout.total_seconds())
+        except ServiceBusError as error:
+            if pairing.options.classifier(error) is not Verdict.COUNT:
+                raise
+            pairing.failed(entity, began, error, self._sticky)
+        if not self._max_message_size_on_link:
+            self._max_message_size_on_link = self._max_batch_size_on_link = 262_144
+
+    async def close(self) -> None:
+        if self._gatherer is not None:
+            await self._gatherer.close()
+        await super().close()
+
+    def _join(self) -> tuple[Pairing, Entity] | None:
+        """The pairing, once there is one: a sender may be older than it."""
+        if self._joined is None:
+            pairing = self._factory.pairing
+            if pairing is None:
+                return None
+            self._sticky = pairing.diverter.rotation.pick(time.monotonic())
+            self._joined = (pairing, pairing.join(self))
+        return self._joined
+
+    async def _handle_exception(self, exception: BaseException) -> Any:
+        error = await super()._handle_exception(exception)
+        if self._joined is not None and isinstance(error, ServiceBusServerBusyError):
+            # The documents ask for ten seconds without retries; the SDK would try again sooner.
+            raise error
+        return error
+
+    def _check_live(self) -> None:
+        self._factory.check_open()
+        super()._check_live()
+
+    def _trace_attributes(self) -> dict[str, str | int]:
+        return {
+            "net.peer.name": self.fully_qualified_namespace,
+            "messaging.destination.name": self.entity_name,
+        }
+
+
+def _as_list(messages: Any) -> list[Any]:
+    single = isinstance(messages, (ServiceBusMessage, dict)) or not isinstance(messages, Iterable)
+    return [messages] if single else list(messages)
+
+
+def _scheduled(message: Any, at: datetime) -> Any:
+    """The message, marked as the SDK marks it."""
+    if isinstance(message, dict):
+        message = ServiceBusMessage(**message)
+    if isinstance(message, ServiceBusMessage):
+        message.scheduled_enqueue_time_utc = at
+    else:
+        message.annotations = {**(message.annotations or {}), "x-opt-scheduled-enqueue-time": at}
+    return message

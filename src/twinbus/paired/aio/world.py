@@ -1,0 +1,166 @@
+"""What the shell needs of its world: locks, signals, promises, jobs. This is asyncio's.
+
+``twinbus.paired.blocking.world`` has the same names for threads. These two files are the only ones
+of the two shells that are written by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_LOGGER = logging.getLogger("twinbus.paired")
+
+
+class Lock:
+    """One at a time, for those who will wait only so long."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def acquire(self, timeout: float | None) -> bool:
+        if not self._lock.locked() or timeout is None:
+            return await self._lock.acquire()
+        try:
+            return await asyncio.wait_for(self._lock.acquire(), timeout)
+        except TimeoutError:
+            return False
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+class Signal:
+    """Set once, waited for by many. It may be set from any thread."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._mutex = threading.Lock()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        with self._mutex:
+            self._set = True
+            waiting = list(self._waiting)
+        for loop, event in waiting:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        event = asyncio.Event()
+        entry = (asyncio.get_running_loop(), event)
+        with self._mutex:
+            if self._set:
+                return True
+            self._waiting.add(entry)
+        try:
+            await asyncio.wait_for(event.wait(), timeout)
+        except TimeoutError:
+            return self._set
+        finally:
+            self._waiting.discard(entry)
+        return True
+
+
+class Promise:
+    """The outcome of something that another job does: nothing, or an error."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def resolve(self, error: BaseException | None = None) -> None:
+        if self._future.done():
+            return
+        if error is None:
+            self._future.set_result(None)
+        else:
+            self._future.set_exception(error)
+
+    def give_up(self) -> bool:
+        """Nobody waits any longer; true if it was in time."""
+        return self._future.cancel()
+
+    @property
+    def given_up(self) -> bool:
+        return self._future.cancelled()
+
+    async def outcome(self, timeout: float | None) -> None:
+        """Wait. TimeoutError if it takes too long, or whatever the promise was resolved with."""
+        await asyncio.wait_for(self._future, timeout)
+
+
+class Crew:
+    """Jobs in the background that end when their owner does."""
+
+    def __init__(self) -> None:
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    def start(self, name: str, job: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        task = asyncio.get_running_loop().create_task(_quietly(job, *args), name=f"twinbus {name}")
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def stop(self) -> None:
+        """Cancel all, and wait until they are gone, and those that they started to clean up."""
+        for job in self._others():
+            job.cancel()
+        while jobs := self._others():
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    def _others(self) -> list[asyncio.Task[None]]:
+        mine = asyncio.current_task()
+        return [job for job in self._jobs if job is not mine]
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+async def _quietly(job: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+    try:
+        await job(*args)
+    except Exception:
+        _LOGGER.exception("a background job failed")
+
+
+async def sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+def has_news(handler: Any) -> bool:
+    """Whether the peer sent something, or hung up, while nobody was reading."""
+    reader = getattr(handler._connection._transport, "reader", None)
+    if reader is None:  # a WebSocket: its library reads for us
+        return False
+    return bool(reader.at_eof() or reader._buffer)
+
+
+def has_hung_up(handler: Any) -> bool:
+    reader = getattr(handler._connection._transport, "reader", None)
+    return reader is not None and bool(reader.at_eof())
+
+
+def end_keep_alive(handler: Any) -> None:
+    """The SDK's keep-alive sleeps for a second at a time, and closing would wait for it."""
+    task, handler._keep_alive_thread = handler._keep_alive_thread, None
+    if task is not None:
+        task.cancel()
+
+
+async def hang_up(connection: Any) -> None:
+    """The SDK leaves a socket open whose connection broke down."""
+    writer = getattr(connection._transport, "writer", None)
+    if writer is not None:
+        writer.transport.abort()
+    session = getattr(connection._transport, "session", None)
+    if session is not None:  # a WebSocket's
+        await session.close()

@@ -1,0 +1,87 @@
+# Generated from ../aio/receiver.py by tools/unasync.py; change that file, not this one.
+"""The SDK's receiver, except that a ping never reaches the application.
+
+Service Bus does not deliver pings, and neither does our broker. A server that does is put right
+here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
+from azure.servicebus.exceptions import ServiceBusError
+
+from twinbus.paired.ping import is_ping
+
+
+class MessageReceiver(ServiceBusReceiver):
+    """A ``ServiceBusReceiver`` of a queue or subscription, made by a ``MessagingFactory``."""
+
+    _factory: Any
+
+    def receive_messages(
+        self, max_message_count: int | None = 1, max_wait_time: float | None = None
+    ) -> list[ServiceBusReceivedMessage]:
+        end = None if max_wait_time is None else time.monotonic() + max_wait_time
+        while True:
+            found = super().receive_messages(max_message_count, max_wait_time)
+            kept = [message for message in found if not is_ping(message)]
+            for message in found:
+                if is_ping(message):
+                    self._discard(message)
+            if kept or not found:
+                return kept
+            if end is not None:
+                max_wait_time = end - time.monotonic()
+                if max_wait_time <= 0:
+                    return []
+
+    def peek_messages(
+        self, max_message_count: int = 1, **kwargs: Any
+    ) -> list[ServiceBusReceivedMessage]:
+        found = super().peek_messages(max_message_count, **kwargs)
+        return [message for message in found if not is_ping(message)]
+
+    def __iter__(self) -> Iterator[ServiceBusReceivedMessage]:
+        return self._without_pings(super().__iter__())
+
+    def _without_pings(
+        self, messages: Iterator[ServiceBusReceivedMessage]
+    ) -> Iterator[ServiceBusReceivedMessage]:
+        for message in messages:
+            if is_ping(message):
+                self._discard(message)
+            else:
+                yield message
+
+    def __next__(self) -> ServiceBusReceivedMessage:
+        while True:
+            message = super().__next__()
+            if not is_ping(message):
+                return message
+            self._discard(message)
+
+    def _discard(self, message: ServiceBusReceivedMessage) -> None:
+        if self.receive_mode_is_peek_lock:
+            with suppress(ServiceBusError):  # its second is over, and so is the message
+                self.complete_message(message)
+
+    @property
+    def receive_mode_is_peek_lock(self) -> bool:
+        return bool(self._receive_mode.value == "peeklock")
+
+    def _check_live(self) -> None:
+        self._factory.check_open()
+        super()._check_live()
+
+
+def adopt_receiver(receiver: ServiceBusReceiver, factory: Any) -> Any:
+    """As ``link.adopt``: change the class of what the SDK made."""
+    receiver.__class__ = MessageReceiver
+    assert isinstance(receiver, MessageReceiver)
+    receiver._factory = factory
+    return receiver

@@ -1,0 +1,80 @@
+"""Tries a pairing step by step and says what works. The only messages it sends are pings, which are
+never delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from azure.servicebus.exceptions import MessagingEntityNotFoundError
+
+from twinbus.errors import TwinbusError
+from twinbus.paired.blocking.factory import MessagingFactory
+from twinbus.paired.blocking.manager import NamespaceManager
+from twinbus.paired.blocking.pinger import Pinger
+from twinbus.paired.blocking.world import Crew
+from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
+
+# No entity has this name; that the primary says so shows that it is there and knows us.
+NOWHERE = "twinbus-check-no-such-entity"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    what: str
+    ok: bool
+    detail: str
+
+
+def check(
+    primary: MessagingFactory,
+    secondary: MessagingFactory,
+    manager: NamespaceManager,
+    entities: list[str],
+    backlog_queue_count: int,
+) -> Iterator[Step]:
+    """Each step as it is done."""
+    crew = Crew()
+    home, away = Pinger(primary, crew), Pinger(secondary, crew)
+    yield _reachable(home, primary.fully_qualified_namespace)
+    for entity in entities:
+        yield _pinged(home, entity, f"'{entity}' on the primary takes messages")
+    options = SendAvailabilityPairedNamespaceOptions(
+        manager, secondary, backlog_queue_count, timedelta(minutes=1)
+    )
+    paired = _done("the namespaces can be paired", lambda: primary.pair_namespace(options))
+    yield paired
+    if paired.ok and primary.pairing is not None:
+        made = options.backlog_queue_count
+        yield Step(
+            "the backlog queues are there",
+            made == backlog_queue_count,
+            f"{made} of {backlog_queue_count}",
+        )
+        for queue in primary.pairing.diverter.rotation.queues:
+            yield _pinged(away, queue, f"{queue} takes messages")
+    crew.stop()
+
+
+def _reachable(pinger: Pinger, host: str) -> Step:
+    error = pinger.ping(NOWHERE)
+    ok = error is None or isinstance(error, MessagingEntityNotFoundError)
+    return Step("the primary answers", ok, host if ok else _first_line(error))
+
+
+def _pinged(pinger: Pinger, path: str, what: str) -> Step:
+    error = pinger.ping(path)
+    return Step(what, error is None, "a ping got through" if error is None else _first_line(error))
+
+
+def _done(what: str, act: Callable[[], None]) -> Step:
+    try:
+        act()
+    except TwinbusError as error:
+        return Step(what, False, _first_line(error))
+    return Step(what, True, "")
+
+
+def _first_line(error: BaseException | None) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,153 @@
+"""How two namespaces are paired: checked when it is written down, not when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from azure.servicebus import ServiceBusClient
+from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+from azure.servicebus.aio.management import (
+    ServiceBusAdministrationClient as AsyncServiceBusAdministrationClient,
+)
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from twinbus.errors import PairingError
+from twinbus.paired.classifier import Classifier, classify
+
+DEFAULT_BACKLOG_QUEUE_COUNT: Final = 10
+DEFAULT_FAILOVER_INTERVAL: Final = timedelta(minutes=1)
+DEFAULT_PING_INTERVAL: Final = timedelta(minutes=1)
+# What a send that names no time-out may take, the SDK's own retries included. Without a bound, a
+# primary that takes the connection and says nothing would never be seen to have failed.
+DEFAULT_OPERATION_TIMEOUT: Final = timedelta(seconds=60)
+# A backlog queue that failed is left alone for this long.
+DEFAULT_BACKLOG_RETRY: Final = timedelta(minutes=1)
+
+_FAILOVER_RANGE = (timedelta(0), timedelta(minutes=60))
+_PING_RANGE = (timedelta(seconds=1), timedelta(minutes=30))
+_POSITIVE = (timedelta(milliseconds=1), timedelta(days=1))
+
+
+class PairedNamespaceOptions:
+    """What every kind of pairing has: the secondary, and when to go there and come back."""
+
+    def __init__(
+        self,
+        secondary_namespace_manager: Any,
+        messaging_factory: Any,
+        *,
+        failover_interval: timedelta = DEFAULT_FAILOVER_INTERVAL,
+        ping_primary_interval: timedelta = DEFAULT_PING_INTERVAL,
+        operation_timeout: timedelta = DEFAULT_OPERATION_TIMEOUT,
+        classifier: Classifier = classify,
+    ) -> None:
+        _check_kind(secondary_namespace_manager, messaging_factory)
+        self.secondary_namespace_manager = secondary_namespace_manager
+        self.messaging_factory = messaging_factory
+        self.failover_interval = failover_interval
+        self.ping_primary_interval = ping_primary_interval
+        self.operation_timeout = operation_timeout
+        self.classifier = classifier
+        self._mark_healthy: Callable[[str], None] | None = None
+
+    @property
+    def failover_interval(self) -> timedelta:
+        """How long failures of one entity are accepted before it is diverted."""
+        return self._failover_interval
+
+    @failover_interval.setter
+    def failover_interval(self, value: timedelta) -> None:
+        self._failover_interval = _in_range("failover_interval", value, _FAILOVER_RANGE)
+
+    @property
+    def ping_primary_interval(self) -> timedelta:
+        """How often an entity that is diverted is asked whether it is back."""
+        return self._ping_primary_interval
+
+    @ping_primary_interval.setter
+    def ping_primary_interval(self, value: timedelta) -> None:
+        self._ping_primary_interval = _in_range("ping_primary_interval", value, _PING_RANGE)
+
+    @property
+    def operation_timeout(self) -> timedelta:
+        """What a send may take when its caller names no time-out."""
+        return self._operation_timeout
+
+    @operation_timeout.setter
+    def operation_timeout(self, value: timedelta) -> None:
+        self._operation_timeout = _in_range("operation_timeout", value, _POSITIVE)
+
+    def mark_path_healthy(self, path: str) -> None:
+        """Send to this entity again at once, whatever the pings say."""
+        if self._mark_healthy is None:
+            raise PairingError(
+                "mark_path_healthy works once the options are in use: pair_namespace(options) first"
+            )
+        self._mark_healthy(path)
+
+
+class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
+    """Sending goes on while the primary is out. The arguments are the documents' own."""
+
+    def __init__(
+        self,
+        secondary_namespace_manager: Any,
+        messaging_factory: Any,
+        backlog_queue_count: int = DEFAULT_BACKLOG_QUEUE_COUNT,
+        failover_interval: timedelta = DEFAULT_FAILOVER_INTERVAL,
+        enable_syphon: bool = False,
+        *,
+        ping_primary_interval: timedelta = DEFAULT_PING_INTERVAL,
+        operation_timeout: timedelta = DEFAULT_OPERATION_TIMEOUT,
+        backlog_retry_interval: timedelta = DEFAULT_BACKLOG_RETRY,
+        primary_name: str | None = None,
+        classifier: Classifier = classify,
+    ) -> None:
+        super().__init__(
+            secondary_namespace_manager,
+            messaging_factory,
+            failover_interval=failover_interval,
+            ping_primary_interval=ping_primary_interval,
+            operation_timeout=operation_timeout,
+            classifier=classifier,
+        )
+        if isinstance(backlog_queue_count, bool) or not isinstance(backlog_queue_count, int):
+            raise PairingError(f"backlog_queue_count is {backlog_queue_count!r}; give a number")
+        if backlog_queue_count < 1:
+            raise PairingError(
+                f"backlog_queue_count is {backlog_queue_count}; it must be at least 1 "
+                f"({DEFAULT_BACKLOG_QUEUE_COUNT} is a good number)"
+            )
+        self.backlog_queue_count = backlog_queue_count
+        self.enable_syphon = enable_syphon
+        self.backlog_retry_interval = _in_range(
+            "backlog_retry_interval", backlog_retry_interval, _POSITIVE
+        )
+        # The paths of the backlog queues begin with the primary's name: its first DNS label, unless
+        # two primaries would share that (as namespaces on localhost do) and one is named here.
+        self.primary_name = primary_name
+
+
+def _check_kind(manager: Any, factory: Any) -> None:
+    managers = (ServiceBusAdministrationClient, AsyncServiceBusAdministrationClient)
+    if not isinstance(manager, managers):
+        raise PairingError(
+            f"secondary_namespace_manager is a {type(manager).__name__}; give a NamespaceManager "
+            "for the secondary namespace"
+        )
+    if not isinstance(factory, (ServiceBusClient, AsyncServiceBusClient)):
+        raise PairingError(
+            f"messaging_factory is a {type(factory).__name__}; give a MessagingFactory for the "
+            "secondary namespace"
+        )
+
+
+def _in_range(name: str, value: timedelta, bounds: tuple[timedelta, timedelta]) -> timedelta:
+    low, high = bounds
+    if not isinstance(value, timedelta):
+        raise PairingError(f"{name} is {value!r}; give a datetime.timedelta")
+    if not low <= value <= high:
+        raise PairingError(f"{name} is {value}; it must be from {low} to {high}")
+    return value

@@ -1,0 +1,159 @@
+"""What a sender was given, ready for the wire: once to the primary, or as bytes to the backlog.
+
+A message without an id gets one here, on the copy that is sent and not on the caller's object,
+which may be sent again as another message. The copy that times out on its way to the primary and
+the copy that is diverted thus have the same id, and the destination can tell that they are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+
+# The SDK has no public way to encode a message; these are what its own senders use.
+from azure.servicebus._common.tracing import (
+    get_span_link_from_message,
+    get_span_links_from_batch,
+    is_tracing_enabled,
+    trace_message,
+)
+from azure.servicebus._common.utils import transform_outbound_messages
+from azure.servicebus._pyamqp._encode import encode_payload
+from azure.servicebus._pyamqp.message import Message, Properties
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+# What a batch takes besides its messages, and what each message takes besides itself; generous.
+BATCH_OVERHEAD = 512
+ITEM_OVERHEAD = 8
+
+
+def identified(message: Message) -> Message:
+    """The same message, with an id."""
+    properties = message.properties
+    if properties is None:
+        return message._replace(properties=Properties(message_id=str(uuid4())))
+    if properties.message_id is None:
+        return message._replace(properties=properties._replace(message_id=str(uuid4())))
+    return message
+
+
+class IdentifyingTransport(PyamqpTransport):
+    """The SDK's transport for threads; a message that goes through it has an id."""
+
+    @staticmethod
+    def to_outgoing_amqp_message(annotated_message: Any) -> Message:
+        return identified(PyamqpTransport.to_outgoing_amqp_message(annotated_message))
+
+
+class IdentifyingTransportAsync(PyamqpTransportAsync):
+    """The SDK's transport for asyncio; a message that goes through it has an id."""
+
+    @staticmethod
+    def to_outgoing_amqp_message(annotated_message: Any) -> Message:
+        return identified(PyamqpTransport.to_outgoing_amqp_message(annotated_message))
+
+
+class Outgoing:
+    """One message. ``_message`` is the name under which the SDK looks for what to send."""
+
+    __slots__ = ("_encoded", "_message", "links")
+
+    def __init__(self, message: Message, links: list[Any] | None = None) -> None:
+        self._message = message
+        self._encoded: list[bytes] | None = None
+        self.links = links  # None while nothing is traced
+
+    def encoded(self) -> list[bytes]:
+        if self._encoded is None:
+            self._encoded = [bytes(encode_payload(bytearray(), self._message))]
+        return self._encoded
+
+
+class OutgoingBatch:
+    """Several messages in one transfer, each encoded already."""
+
+    __slots__ = ("_items", "_message", "links", "size")
+
+    def __init__(
+        self,
+        items: list[bytes],
+        envelope: list[Any] | None = None,
+        links: list[Any] | None = None,
+    ) -> None:
+        self._items = items
+        self.links = links
+        message = envelope or [None] * 9
+        message[5] = items
+        self._message = message
+        self.size = BATCH_OVERHEAD + sum(len(item) + ITEM_OVERHEAD for item in items)
+
+    def encoded(self) -> list[bytes]:
+        return self._items
+
+    def check_fits(self, limit: int) -> None:
+        """The SDK's own refusal of a list that is too long for one batch."""
+        if self.size - BATCH_OVERHEAD > limit:
+            raise MessageSizeExceededError(
+                message=f"ServiceBusMessageBatch has reached its size limit: {limit}"
+            )
+
+
+def single(message: Any, transport: Any, attributes: dict[str, str | int]) -> Outgoing:
+    """One message in any of the forms the SDK takes."""
+    if isinstance(message, ServiceBusMessage):
+        # Not through the caller's object, which another thread may be sending as well.
+        prepared = transport.to_outgoing_amqp_message(message.raw_amqp_message)
+    else:
+        converted: Any = transform_outbound_messages(
+            message, ServiceBusMessage, transport.to_outgoing_amqp_message
+        )
+        prepared = converted._message
+    if not is_tracing_enabled():
+        return Outgoing(prepared)
+    traced: Any = trace_message(prepared, transport, attributes)
+    link = get_span_link_from_message(traced)
+    return Outgoing(traced, [link] if link else [])
+
+
+def outgoing(
+    message: Any, transport: Any, attributes: dict[str, str | int]
+) -> Outgoing | OutgoingBatch | None:
+    """What to send for ``message``; None for an empty list or batch, as the SDK has it."""
+    if isinstance(message, ServiceBusMessageBatch):
+        if message._amqp_transport is transport:
+            if not message:
+                return None
+            envelope = list(message._message)
+            links = get_span_links_from_batch(message) if is_tracing_enabled() else None
+            return OutgoingBatch([bytes(item) for item in envelope[5]], envelope, links)
+        message = message._messages
+    if isinstance(message, Mapping) or not hasattr(message, "__iter__"):
+        return single(message, transport, attributes)
+    singles = [single(item, transport, attributes) for item in message]
+    return batch_of(singles) if singles else None
+
+
+def batch_of(singles: list[Outgoing]) -> OutgoingBatch:
+    """The batch the SDK would make of these: its envelope repeats the first message's ids."""
+    envelope: list[Any] = [None] * 9
+    first = singles[0]
+    message = first._message
+    if message.properties is not None:
+        ids = Properties(
+            message_id=message.properties.message_id, group_id=message.properties.group_id
+        )
+        envelope[3] = ids
+    annotations = message.message_annotations or {}
+    for key in (b"x-opt-partition-key", "x-opt-partition-key"):
+        if annotations.get(key) is not None:
+            envelope[2] = {key: annotations[key]}
+    return OutgoingBatch(
+        [item for each in singles for item in each.encoded()],
+        envelope,
+        None if first.links is None else [link for each in singles for link in each.links or []],
+    )

@@ -1,0 +1,99 @@
+"""What waits in the backlog: by queue and by destination, how much and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from azure.servicebus import ServiceBusClient
+from azure.servicebus.amqp import AmqpMessageBodyType
+
+from twinbus import envelope
+from twinbus.errors import EnvelopeError
+from twinbus.paired.backlog import is_backlog_path
+from twinbus.paired.blocking.manager import NamespaceManager
+
+PAGE = 250
+_SEQUENCE = AmqpMessageBodyType.SEQUENCE
+NO_DESTINATION = "(no x-ms-path)"
+
+
+@dataclass(slots=True)
+class Waiting:
+    """The messages of one backlog queue for one destination."""
+
+    queue: str
+    destination: str
+    messages: int = 0
+    bytes: int = 0
+    oldest: datetime | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "queue": self.queue,
+            "destination": self.destination,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "oldest": self.oldest.isoformat() if self.oldest else None,
+        }
+
+
+def backlog_queues(manager: NamespaceManager, primary_name: str | None = None) -> list[str]:
+    """The backlog queues of a namespace: all, or those of one primary."""
+    names = [queue.name for queue in manager.list_queues()]
+    found = [name for name in names if is_backlog_path(name)]
+    if primary_name is not None:
+        found = [name for name in found if name.split("/")[0].lower() == primary_name.lower()]
+    return sorted(found, key=lambda name: (name.split("/")[0], int(name.split("/")[2])))
+
+
+def look(
+    client: ServiceBusClient,
+    queues: Iterable[str],
+    limit: int | None = None,
+    progress: Callable[[str, int], None] = lambda queue, messages: None,
+) -> list[Waiting]:
+    """Peek at everything, or at ``limit`` messages a queue, and count. Nothing is locked."""
+    found: dict[tuple[str, str], Waiting] = {}
+    for queue in queues:
+        with client.get_queue_receiver(queue) as receiver:
+            number, seen = 1, 0
+            while limit is None or seen < limit:
+                size = PAGE if limit is None else min(PAGE, limit - seen)
+                page = receiver.peek_messages(size, sequence_number=number)
+                if not page:
+                    break
+                for message in page:
+                    _count(found, queue, message)
+                seen += len(page)
+                number = (page[-1].sequence_number or 0) + 1
+                progress(queue, seen)
+    return list(found.values())
+
+
+def _count(found: dict[tuple[str, str], Waiting], queue: str, message: Any) -> None:
+    properties = message.application_properties or {}
+    try:
+        destination = envelope.home_of(properties).path
+        part = envelope.part_of(properties)
+    except EnvelopeError:
+        destination, part = NO_DESTINATION, None
+    entry = found.setdefault((queue, destination), Waiting(queue, destination))
+    # A message in parts is one message; its first part stands for it.
+    entry.messages += 1 if part is None or part[1] == 0 else 0
+    entry.bytes += _size(message, properties)
+    at = message.enqueued_time_utc
+    if at is not None and (entry.oldest is None or at < entry.oldest):
+        entry.oldest = at
+
+
+def _size(message: Any, properties: dict[Any, Any]) -> int:
+    """Body and properties, near enough: the SDK does not keep a message's encoding."""
+    raw = message.raw_amqp_message
+    if raw.body_type is AmqpMessageBodyType.DATA:
+        body = sum(len(piece) for piece in raw.body)
+    else:
+        body = len(repr(list(raw.body) if raw.body_type is _SEQUENCE else raw.body))
+    return body + sum(len(str(key)) + len(str(value)) for key, value in properties.items())

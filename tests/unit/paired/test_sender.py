@@ -1,0 +1,642 @@
+"""The paired sender over a fake link: who is told what, and what goes where."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusSender
+from azure.servicebus.aio import ServiceBusSender as AsyncServiceBusSender
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+from tests.unit.paired.fakes import make_pair, raising
+from tests.unit.test_envelope import encoded
+
+import twinbus
+from twinbus import BacklogError, FactoryFaultedError
+from twinbus.amqp.message import application_properties
+from twinbus.paired.aio import sender as sender_module
+from twinbus.paired.aio.link import SharedSender
+from twinbus.paired.classifier import Verdict
+from twinbus.paired.events import (
+    BacklogQueueIn,
+    BacklogQueueOut,
+    Cleared,
+    Diverted,
+    MessagesDiverted,
+    Pinged,
+    Restored,
+    Suspected,
+)
+from twinbus.paired.failover import State
+
+SEND = ServiceBusMessage("x")
+
+
+def broken() -> ServiceBusConnectionError:
+    return ServiceBusConnectionError(message="the line is cut")
+
+
+async def test_when_the_primary_is_healthy_no_behavior_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    async with primary.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("x", session_id="s", message_id="1"))
+    ((host, path, message),) = wire.sent
+    assert (host, path, message.properties.group_id) == ("contoso", "orders", "s")
+    assert wire.opened == ["orders"], "no link to the secondary"
+    await primary.close()
+
+
+async def test_a_sender_of_a_paired_factory_is_the_sdks_sender(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, primary, _, _ = await make_pair(monkeypatch)
+    assert isinstance(primary.get_queue_sender("orders"), AsyncServiceBusSender)
+    assert isinstance(primary.get_topic_sender("news"), AsyncServiceBusSender)
+    assert issubclass(twinbus.MessageSender, ServiceBusSender)
+    await primary.close()
+
+
+async def test_the_callers_object_keeps_no_id_and_each_send_of_it_has_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    message = AmqpAnnotatedMessage(data_body=b"x")
+    await sender.send_messages(message)
+    await sender.send_messages([message, {"body": "y"}])
+    assert message.properties is None
+    assert len({each.properties.message_id for each in wire.to("orders")}) == 3
+    await primary.close()
+
+
+async def test_the_diverted_copy_has_the_id_of_the_copy_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that the destination can drop one of them, should both arrive."""
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=1)
+    sender = primary.get_queue_sender("orders")
+    tried = []
+    original = type(sender)._send
+
+    async def timing_out(self: Any, message: Any, **kwargs: Any) -> None:
+        if self.entity_name == "orders":
+            tried.append(message._message.properties.message_id)
+            raise OperationTimeoutError
+        await original(self, message, **kwargs)
+
+    monkeypatch.setattr(SharedSender, "_send", timing_out)
+    await sender.send_messages(ServiceBusMessage("x"))
+    (diverted,) = wire.to("contoso/x-servicebus-transfer/0")
+    assert [diverted.properties.message_id] == tried
+    await primary.close()
+
+
+async def test_two_senders_to_one_queue_agree_at_once_and_another_queue_is_untouched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A failure in one entity does not imply a failure in another."""
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    one, two = primary.get_queue_sender("orders"), primary.get_queue_sender("ORDERS")
+    other = primary.get_queue_sender("bills")
+    wire.rule = raising(broken(), path="orders")
+    await one.send_messages(SEND)
+    before = len(wire.opened)
+    await two.send_messages(SEND)
+    await other.send_messages(SEND)
+    assert wire.on("contoso") == ["bills"]
+    assert "ORDERS" not in wire.opened[before:]
+    assert primary.entity_states() == {"orders": State.DIVERTED, "bills": State.HEALTHY}
+    await primary.close()
+
+
+async def test_future_requests_carry_their_destination_so_that_many_entities_coexist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=1)
+    wire.rule = raising(broken())
+    await primary.get_queue_sender("orders").send_messages(SEND)
+    await primary.get_topic_sender("news/today").send_messages(SEND)
+    found = wire.to("contoso/x-servicebus-transfer/0")
+    paths = [application_properties(each.bare)["x-ms-path"] for each in found]
+    assert paths == ["orders", "news/today"]
+    await primary.close()
+
+
+async def test_server_busy_waits_ten_seconds_and_sends_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert sender_module.BUSY_S == 10
+    wire, primary, _, _ = await make_pair(monkeypatch, factory={"retry_total": 3})
+    waits, tries = [], []
+
+    async def no_time(seconds: float) -> None:
+        waits.append(seconds)
+
+    def busy_twice(_: str, path: str) -> None:
+        tries.append(path)
+        if len(tries) < 3:
+            raise ServiceBusServerBusyError
+
+    monkeypatch.setattr(sender_module, "sleep", no_time)
+    wire.rule = busy_twice
+    await primary.get_queue_sender("orders").send_messages(SEND)
+    assert waits == [10, 10], "and no quicker retries of the SDK's in between"
+    assert len(tries) == 3
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    await primary.close()
+
+
+async def test_server_busy_is_raised_when_the_caller_has_no_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    wire.rule = raising(ServiceBusServerBusyError())
+    began = time.monotonic()
+    with pytest.raises(ServiceBusServerBusyError):
+        await primary.get_queue_sender("orders").send_messages(SEND, timeout=5)
+    assert time.monotonic() - began < 1
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    await primary.close()
+
+
+@pytest.mark.parametrize(
+    "error", [ServiceBusAuthorizationError(), MessageSizeExceededError()], ids=["who", "size"]
+)
+async def test_unauthorized_and_the_callers_own_mistakes_are_raised_without_failover(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    wire.rule = raising(error)
+    with pytest.raises(type(error)):
+        await primary.get_queue_sender("orders").send_messages(SEND)
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    assert not wire.sent
+    await primary.close()
+
+
+async def test_the_classifier_can_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(error: Exception) -> Verdict:
+        return Verdict.RAISE
+
+    wire, primary, _, _ = await make_pair(monkeypatch, classifier=never)
+    wire.rule = raising(broken())
+    with pytest.raises(ServiceBusConnectionError):
+        await primary.get_queue_sender("orders").send_messages(SEND)
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    await primary.close()
+
+
+async def test_a_success_within_the_interval_clears_the_suspicion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, failover_interval=timedelta(minutes=1))
+    events: list[Any] = []
+    primary.add_listener(events.append)
+    sender = primary.get_queue_sender("orders")
+    wire.rule = raising(broken())
+    with pytest.raises(ServiceBusConnectionError):
+        await sender.send_messages(SEND)
+    assert primary.entity_states() == {"orders": State.SUSPECT}
+    wire.rule = lambda *_: None
+    await sender.send_messages(SEND)
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    assert [type(event) for event in events] == [Suspected, Cleared]
+    await primary.close()
+
+
+async def test_a_backlog_queue_that_fails_leaves_the_rotation_and_all_senders_learn_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=2)
+    events: list[Any] = []
+    primary.add_listener(events.append)
+    bad, good = "contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"
+    tried: list[str] = []
+
+    def rule(host: str, path: str) -> None:
+        tried.append(path)
+        if host == "contoso" or path == bad:
+            raise broken()
+
+    wire.rule = rule
+    senders = [primary.get_queue_sender("orders") for _ in range(12)]
+    for sender in senders:
+        await sender.send_messages(SEND)
+    assert tried.count(bad) == 1, "one sender's failure is enough for all"
+    assert tried.count(good) == 12
+    assert [event.queue for event in events if isinstance(event, BacklogQueueOut)] == [bad]
+    assert primary.pairing is not None
+    primary.pairing.diverter.rotation._back_at.clear()
+    primary.pairing.diverter.rotation._back_at[bad] = 0.0
+    wire.rule = lambda *_: None
+    senders[0]._sticky = bad
+    await senders[0].send_messages(SEND)
+    assert any(isinstance(event, BacklogQueueIn) for event in events)
+    await primary.close()
+
+
+async def test_all_backlog_queues_failed_raises_with_what_each_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=3)
+
+    def rule(host: str, path: str) -> None:
+        raise ServiceBusConnectionError(message=f"{path} is cut")
+
+    wire.rule = rule
+    with pytest.raises(BacklogError) as caught:
+        await primary.get_queue_sender("orders").send_messages(SEND)
+    assert sorted(caught.value.errors) == [f"contoso/x-servicebus-transfer/{n}" for n in range(3)]
+    assert all(queue in str(error) for queue, error in caught.value.errors.items())
+    assert "is cut" in str(caught.value)
+    await primary.close()
+
+
+async def test_a_list_goes_on_with_another_queue_where_the_first_left_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What one queue has accepted is not sent to the next again."""
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=2)
+    done: list[str] = []
+
+    def rule(host: str, path: str) -> None:
+        if host == "contoso" or (done and done[0] == path):
+            raise broken()
+        done.append(path)
+
+    wire.rule = rule
+    many = [ServiceBusMessage(bytes(100_000), message_id=str(number)) for number in range(2)]
+    sender = primary.get_queue_sender("orders")
+    many += [ServiceBusMessage(bytes(100_000), message_id="2")]
+    ready = [encoded(each) for each in many]
+    assert primary.pairing is not None
+    sender._join()
+    await primary.pairing.diverter.divert("orders", ready, sender._sticky, time.monotonic() + 5)
+    assert sorted(each.properties.message_id for _, _, each in wire.sent) == ["0", "1", "2"]
+    assert len({path for _, path, _ in wire.sent}) == 2
+    await primary.close()
+
+
+async def test_pings_go_on_every_interval_until_one_succeeds_and_then_all_go_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, options = await make_pair(monkeypatch)
+    events: list[Any] = []
+    primary.add_listener(events.append)
+    options._ping_primary_interval = timedelta(milliseconds=50)
+    wire.rule = raising(broken())
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(SEND)
+    await asyncio.sleep(0.3)
+    failed = [event for event in events if isinstance(event, Pinged)]
+    assert len(failed) >= 2
+    assert not any(event.succeeded for event in failed)
+    wire.rule = lambda *_: None
+    await asyncio.sleep(0.2)
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    assert sum(isinstance(event, Restored) for event in events) == 1
+    pings = [event for event in events if isinstance(event, Pinged)]
+    await asyncio.sleep(0.2)
+    assert [event for event in events if isinstance(event, Pinged)] == pings, "pings stop"
+    await sender.send_messages(SEND)
+    ping, message = wire.to("orders")
+    assert ping.properties.content_type == "application/vnd.ms-servicebus-ping"
+    assert ping.ttl_ms == 1000
+    assert ping.properties.group_id, "a session of its own"
+    assert message.properties.content_type is None
+    assert len(primary._crew) == 1, "the one that keeps links warm"
+    await primary.close()
+
+
+async def test_an_operator_can_mark_a_path_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire, primary, _, options = await make_pair(monkeypatch)
+    wire.rule = raising(broken())
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(SEND)
+    wire.rule = lambda *_: None
+    options.mark_path_healthy("Orders")
+    await sender.send_messages(SEND)
+    assert wire.on("contoso") == ["orders"]
+    await primary.close()
+
+
+async def test_the_callers_timeout_is_honoured_and_leaves_time_for_the_backlog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, primary, _, _ = await make_pair(monkeypatch)
+
+    async def hang(self: Any, message: Any, **kwargs: Any) -> None:
+        if self.entity_name == "orders":
+            await asyncio.sleep(kwargs["timeout"])
+            raise OperationTimeoutError
+
+    monkeypatch.setattr(SharedSender, "_send", hang)
+    began = time.monotonic()
+    await primary.get_queue_sender("orders").send_messages(SEND, timeout=0.8)
+    assert 0.35 < time.monotonic() - began < 0.8
+    await primary.close()
+
+
+async def test_a_cancelled_send_leaves_the_sender_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    wire.rule = lambda *_: asyncio.sleep(60)
+    task = asyncio.create_task(sender.send_messages(SEND))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not sender._running, "the link it was on is not used again"
+    wire.rule = lambda *_: None
+    await sender.send_messages(SEND)
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    await primary.close()
+
+
+async def test_who_waits_behind_a_failing_link_fails_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, failover_interval=timedelta(minutes=1))
+    tries = 0
+
+    async def slow_failure() -> None:
+        nonlocal tries
+        tries += 1
+        await asyncio.sleep(0.2)
+        raise broken()
+
+    wire.rule = lambda *_: slow_failure()
+    sender = primary.get_queue_sender("orders")
+    began = time.monotonic()
+    results = await asyncio.gather(
+        *(sender.send_messages(SEND) for _ in range(50)), return_exceptions=True
+    )
+    assert all(isinstance(result, ServiceBusConnectionError) for result in results)
+    assert time.monotonic() - began < 1
+    assert tries == 1
+    await primary.close()
+
+
+async def test_an_open_that_fails_does_not_keep_the_sender_from_being_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    original = SharedSender._open
+
+    async def not_found(self: Any, *args: Any, **kwargs: Any) -> None:
+        if self.entity_name == "orders":
+            raise MessagingEntityNotFoundError
+        await original(self, *args, **kwargs)
+
+    monkeypatch.setattr(SharedSender, "_open", not_found)
+    async with primary.get_queue_sender("orders") as sender:
+        batch = await sender.create_message_batch()
+        batch.add_message(SEND)
+        await sender.send_messages(batch)
+    assert wire.on("contoso") == []
+    assert len(wire.on("contoso-backup")) == 1
+    await primary.close()
+
+
+async def test_events_say_what_was_diverted_and_no_key_is_in_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "twinbus.paired")
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    events: list[Any] = []
+    stop = primary.add_listener(events.append)
+
+    def bad_listener(event: Any) -> None:
+        raise RuntimeError("a listener's own problem")
+
+    primary.add_listener(bad_listener)
+    wire.rule = raising(broken())
+    await primary.get_queue_sender("orders").send_messages([SEND, SEND])
+    assert [type(event) for event in events] == [Suspected, Diverted, MessagesDiverted]
+    assert events[2].messages == 2
+    assert events[2].bytes > 0
+    assert "'orders' on contoso.servicebus.windows.net is out" in caplog.text
+    stop()
+    await primary.close()
+    assert len(events) == 3
+    assert "secret" not in caplog.text + repr(events)
+
+
+async def test_after_close_every_call_says_which_factory_ended_and_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, primary, secondary, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    await primary.close()
+    await secondary.close()
+    for call in (
+        lambda: sender.send_messages(SEND),
+        lambda: sender.schedule_messages(SEND, None),  # type: ignore[arg-type]  # not looked at
+        lambda: sender.cancel_scheduled_messages(1),
+        sender.create_message_batch,
+    ):
+        with pytest.raises(FactoryFaultedError, match=r"contoso\.servicebus.* was closed"):
+            await call()
+    with pytest.raises(FactoryFaultedError):
+        primary.get_queue_sender("orders")
+    with pytest.raises(FactoryFaultedError):
+        primary.get_queue_receiver("orders")
+
+
+async def test_who_is_told_that_the_server_is_busy_waits_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    waiting = asyncio.Event()
+
+    async def long_wait(seconds: float) -> None:
+        await waiting.wait()
+
+    busy = iter([ServiceBusServerBusyError()])
+
+    def once(_: str, __: str) -> None:
+        for error in busy:
+            raise error
+
+    monkeypatch.setattr(sender_module, "sleep", long_wait)
+    wire.rule = once
+    sender = primary.get_queue_sender("orders")
+    told = asyncio.create_task(sender.send_messages(ServiceBusMessage("1", message_id="1")))
+    await asyncio.sleep(0.01)
+    await sender.send_messages(ServiceBusMessage("2", message_id="2"))
+    waiting.set()
+    await told
+    assert [each.properties.message_id for each in wire.to("orders")] == ["2", "1"]
+    await primary.close()
+
+
+async def test_the_sdks_own_retries_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"retry_total": 2, "retry_backoff_factor": 0.001}
+    wire, primary, _, _ = await make_pair(monkeypatch, factory=settings)
+    tries = []
+
+    def rule(host: str, path: str) -> None:
+        if host == "contoso":
+            tries.append(path)
+            raise broken()
+
+    wire.rule = rule
+    await primary.get_queue_sender("orders").send_messages(SEND)
+    assert len(tries) == 3
+    assert primary.entity_states() == {"orders": State.DIVERTED}
+    await primary.close()
+
+
+async def test_messages_are_only_received_from_the_primary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And so session state is only ever kept there."""
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    wire.rule = raising(broken())
+    await primary.get_queue_sender("orders").send_messages(SEND)
+    for receiver in (
+        primary.get_queue_receiver("orders", session_id="s"),
+        primary.get_subscription_receiver("news", "mine"),
+        primary.create_message_receiver("news/Subscriptions/mine/$DeadLetterQueue"),
+    ):
+        assert receiver.fully_qualified_namespace == "contoso.servicebus.windows.net"
+    await primary.close()
+
+
+async def test_a_sender_that_is_older_than_the_pairing_is_paired_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    pairing, primary.pairing = primary.pairing, None
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(SEND)
+    primary.pairing = pairing
+    wire.rule = raising(broken())
+    await sender.send_messages(SEND)
+    assert len(wire.on("contoso-backup")) == 1
+    await primary.close()
+
+
+async def test_each_diverted_entity_is_pinged_once_per_factory_whoever_sends_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, options = await make_pair(monkeypatch)
+    options._ping_primary_interval = timedelta(milliseconds=100)
+    wire.rule = raising(broken())
+    for path in ("orders", "orders", "orders", "bills"):
+        await primary.get_queue_sender(path).send_messages(SEND)
+    pings: list[str] = []
+
+    def count(host: str, path: str) -> None:
+        if host == "contoso":
+            pings.append(path)
+            raise broken()
+
+    wire.rule = count
+    await asyncio.sleep(0.25)
+    assert sorted(pings) == ["bills", "bills", "orders", "orders"]
+    await primary.close()
+
+
+async def test_a_long_outage_costs_no_more_than_one_link_to_one_backlog_queue_a_sender(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=10)
+    wire.rule = raising(broken())
+    sender = primary.get_queue_sender("orders")
+    for _ in range(20):
+        await sender.send_messages(SEND)
+    used = [path for path in wire.opened if path != "orders"]
+    assert len(used) == 1, "the queue is random, and then it stays"
+    await primary.close()
+
+
+async def test_what_is_wrong_with_one_message_is_not_shared_with_those_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    refusals = iter([ServiceBusError("bad", condition=b"com.microsoft:argument-error")])
+
+    async def refuse_first() -> None:
+        await asyncio.sleep(0.05)
+        for error in refusals:
+            raise error
+
+    wire.rule = lambda *_: refuse_first()
+    sender = primary.get_queue_sender("orders")
+    results = await asyncio.gather(
+        *(sender.send_messages(SEND) for _ in range(5)), return_exceptions=True
+    )
+    assert sum(isinstance(result, ServiceBusError) for result in results) == 1
+    assert len(wire.to("orders")) == 4
+    await primary.close()
+
+
+async def test_waiting_for_other_sends_that_succeed_does_not_count_as_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    wire.rule = lambda *_: asyncio.sleep(0.05)
+    sender = primary.get_queue_sender("orders")
+    results = await asyncio.gather(
+        *(sender.send_messages(SEND, timeout=0.5) for _ in range(30)), return_exceptions=True
+    )
+    assert any(isinstance(result, OperationTimeoutError) for result in results)
+    assert any(result is None for result in results)
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    await primary.close()
+
+
+async def test_waiting_behind_a_send_that_gets_no_answer_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(SEND)
+
+    async def hang(self: Any, message: Any, **kwargs: Any) -> None:
+        if self.entity_name == "orders":
+            await asyncio.sleep(kwargs["timeout"])
+            raise OperationTimeoutError
+
+    monkeypatch.setattr(SharedSender, "_send", hang)
+    results = await asyncio.gather(
+        *(sender.send_messages(SEND, timeout=0.8) for _ in range(10)), return_exceptions=True
+    )
+    assert results == [None] * 10, "all went to the backlog, in time"
+    await primary.close()
+
+
+async def test_ten_backlog_queues_do_not_leave_each_too_little_time_to_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, primary, _, _ = await make_pair(monkeypatch, queues=10)
+    given: list[float] = []
+
+    async def note(self: Any, message: Any, **kwargs: Any) -> None:
+        if self.entity_name == "orders":
+            raise broken()
+        given.append(kwargs["timeout"])
+        raise broken()
+
+    monkeypatch.setattr(SharedSender, "_send", note)
+    with pytest.raises(BacklogError):
+        await primary.get_queue_sender("orders").send_messages(SEND, timeout=8)
+    assert len(given) == 10
+    assert given[0] > 3
+    assert given[1] > 3, "what the first did not use is the next one's"
+    await primary.close()
