@@ -53,11 +53,11 @@ def broker(
     ] = None,
     port: Annotated[
         list[int] | None,
-        typer.Option("--port", help="Its AMQP port, one a name. [default: 5672, 5673, ...]"),
+        typer.Option("--port", help="Its AMQP port, one a name. Default: 5672, 5673, ..."),
     ] = None,
     admin_port: Annotated[
         list[int] | None,
-        typer.Option("--admin-port", help="Its HTTP port, one a name. [default: 5300, 5301, ...]"),
+        typer.Option("--admin-port", help="Its HTTP port, one a name. Default: 5300, 5301, ..."),
     ] = None,
     data: Annotated[Path, typer.Option("--data", help="Where the messages are kept.")] = Path(
         ".twinbus"
@@ -69,7 +69,7 @@ def broker(
             envvar="TWINBUS_KEY",
             show_envvar=True,
             help="The key of RootManageSharedAccessKey; better given by the environment, "
-            "where the process list does not show it. [default: made once, kept with the data]",
+            "where the process list does not show it. Default: made once, kept with the data.",
         ),
     ] = None,
     queue: Annotated[
@@ -83,11 +83,17 @@ def broker(
     ] = "127.0.0.1",
     tls_cert: Annotated[
         Path | None,
-        typer.Option("--tls-cert", help="A certificate for TLS. [default: self-signed]"),
+        typer.Option("--tls-cert", help="A certificate for TLS. Default: self-signed."),
     ] = None,
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", help="The certificate's key.")
     ] = None,
+    idle_link_s: Annotated[
+        float,
+        typer.Option(
+            "--idle-link-s", min=0, help="Close a link that carries nothing so long; 0 is never."
+        ),
+    ] = 600,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
 ) -> None:
     """Serve durable Service Bus namespaces to any Service Bus client.
@@ -111,7 +117,7 @@ def broker(
     try:
         namespaces = _namespaces(name, port, admin_port, queue, config)
         check_tls(tls_cert, tls_key)
-        settings = BrokerConfig(namespaces, data, host, key, tls_cert, tls_key)
+        settings = BrokerConfig(namespaces, data, host, key, tls_cert, tls_key, idle_link_s)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run(settings, _print_ready))
     except (ConfigError, DescriptionError, BrokerError, StoreError, OSError) as error:

@@ -156,6 +156,16 @@ class Message:
         message._check_body(payload, pos, size)
         return message
 
+    def _take_late_annotations(self, payload: bytes, pos: int, start: int) -> int:
+        """Some clients write the delivery annotations last; they are put where they belong."""
+        end = skip(payload, start)
+        if self.delivery_annotations is not None:
+            raise CodecError("a message has delivery annotations twice")
+        self.delivery_annotations = payload[start:end]
+        body_at = len(payload) - len(self.bare)
+        self.bare = payload[body_at:pos] + payload[end:]
+        return end
+
     def _read_header(self, payload: bytes, start: int) -> None:
         values, _ = decode_plain(payload, start)
         if not isinstance(values, list):
@@ -170,6 +180,9 @@ class Message:
         last = 0
         while pos < size:
             code, start = _descriptor(payload, pos)
+            if code == _DELIVERY_ANNOTATIONS:
+                pos = self._take_late_annotations(payload, pos, start)
+                continue
             if not _PROPERTIES <= code <= _FOOTER:
                 raise CodecError(f"0x{code:02x} is not a section of a message's body")
             if code < last or (code == last and code not in _REPEATED):

@@ -91,6 +91,10 @@ _ACCEPTED = encode(ACCEPTED)
 _REJECTED = encode(Rejected())
 
 
+class IdleLinkError(QueueError):
+    condition = "amqp:link:detach-forced"
+
+
 class TimedOutError(QueueError):
     condition = "com.microsoft:timeout"
 
@@ -186,14 +190,25 @@ class Client:
     def _check_still_good(self, context: Context, now_ms: int) -> None:
         if isinstance(context, Producer):
             self._grants.require(context.path, Claim.SEND)
+            self._check_used(context, now_ms)
         elif isinstance(context, Receiver):
             self._grants.require(context.path, Claim.LISTEN)
+            if context.link.credit == 0 and context.waiter is None:
+                self._check_used(context, now_ms)
             if context.waiter is not None and now_ms >= context.deadline_ms:
                 raise TimedOutError(
                     f"No session of '{context.path}' came free within the time asked for."
                 )
         elif context.path != "$cbs":
             self._grants.require_any(context.path + MANAGEMENT)
+
+    def _check_used(self, context: Producer | Receiver, now_ms: int) -> None:
+        """A link that carries nothing is closed after a while, as Service Bus closes it."""
+        idle_ms = self.namespace.idle_link_ms
+        if idle_ms and now_ms - context.used_ms > idle_ms:
+            raise IdleLinkError(
+                f"The link to '{context.path}' is force detached: idle for {idle_ms / 1000:g} s."
+            )
 
     def drop(self, link: Link, error: QueueError) -> None:
         """End a link from this side, with the reason."""
@@ -248,7 +263,7 @@ class Client:
         entity = self.namespace.directory.entity(path)
         if not entity.sized.status.may_send:
             raise EntityDisabledError(f"'{path}' is currently disabled for sending.")
-        self._links[link] = Producer(entity, path)
+        self._links[link] = Producer(entity, path, self._now_ms)
         link.accept(max_message_size=MAX_MESSAGE_BYTES)
         link.grant(SEND_CREDIT)
 
@@ -338,6 +353,7 @@ class Client:
     def _on_flow(self, event: LinkFlow) -> None:
         context = self._links.get(event.link)
         if isinstance(context, Receiver):
+            context.used_ms = self._now_ms
             self.namespace.pump_queue(context.queue, self._clock())
             context.finish_drain()
         elif isinstance(context, Node):
@@ -369,6 +385,7 @@ class Client:
         payloads = [event.payload]
         if event.message_format == BATCH_FORMAT:
             payloads = _batch(event.payload)
+        producer.used_ms = self._now_ms
         done = partial(self._settle_incoming, event)
         self.namespace.send(producer.entity, payloads, self._now_ms, done)
 
@@ -392,6 +409,7 @@ class Client:
         receiver = self._links.get(event.link)
         if not isinstance(receiver, Receiver):
             return
+        receiver.used_ms = self._now_ms
         state = event.state
         try:
             if type(state) is Accepted:

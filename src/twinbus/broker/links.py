@@ -57,10 +57,11 @@ class Conversation(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """A link that a client sends on."""
+    """A link that a client sends on. ``used_ms`` is when it last carried something."""
 
     entity: Entity
     path: str
+    used_ms: int
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +85,7 @@ class Receiver:
         self.path = path
         assert link.remote is not None
         self.deletes = link.remote.snd_settle_mode == 1
+        self.used_ms = entity.accessed_ms  # an attach has just used it
         self.session: Session | None = None
         self.waiter: Waiter | None = None
         self.deadline_ms = 0

@@ -89,6 +89,7 @@ class Namespace:
         self.name = name
         self.store = store
         self.new_token = new_token or Tokens()
+        self.idle_link_ms = 0  # never, unless told otherwise
         self._awake: dict[Queue, None] = {}
         self._holding: dict[Queue, None] = {}
         self._pending_ids: dict[tuple[int, str], list[Done]] = {}

@@ -43,6 +43,7 @@ class BrokerConfig:
     key: str | None = field(default=None, repr=False)
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    idle_link_s: float = 600.0
     open_store: Callable[[Path], Store] = Store
 
 
@@ -76,6 +77,7 @@ class Broker:
         namespace = Namespace(
             config.name, self.config.open_store(folder / "messages.db"), [root_rule(key)]
         )
+        namespace.idle_link_ms = int(self.config.idle_link_s * 1000)
         host = Host(namespace, Address(self.config.host, config.port), self.clock, self._tls)
         factory = HttpFactory(web_app(host, admin_app(namespace, self.clock)))
         self._factories.append(factory)

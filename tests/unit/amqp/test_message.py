@@ -414,3 +414,14 @@ def test_a_message_cut_short_is_another_message_or_a_codec_error(
             continue
         assert raw[:size].endswith(message.bare)
         assert raw[size : size + 2] == b"\x00\x53"
+
+
+def test_delivery_annotations_written_last_are_put_where_they_belong() -> None:
+    properties = Properties(message_id="m").encoded()
+    body = b"\x00\x53\x75\xa0\x02hi"
+    late = encode_map({Symbol("x-late"): 1})
+    message = Message.parse(properties + body + b"\x00\x53\x71" + late)
+    assert message.delivery_annotations == late
+    assert message.bare == properties + body
+    with pytest.raises(CodecError, match="twice"):
+        Message.parse(b"\x00\x53\x71" + late + properties + body + b"\x00\x53\x71" + late)
