@@ -23,7 +23,7 @@ QUIET_S = IDLE_S + 4
 def brokers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    """A primary that closes a link after two idle seconds, as Service Bus does after ten minutes."""
+    """The primary closes a link after two idle seconds, as Service Bus does after ten minutes."""
     primary = BrokerProcess(
         tmp_path_factory.mktemp("primary"),
         {"orders": {}, "bare": {}},
