@@ -26,7 +26,7 @@ from twinbus.amqp.message import Properties
 
 MESSAGES = 80_000
 OUTSTANDING = 500
-ROUNDS = 3
+ROUNDS = 5
 DEEP = 1_000_000
 CONNECTIONS = 2_000
 SENDERS = 10

@@ -23,6 +23,7 @@ class ForgetfulStore(Store):
 
     def apply(self, batch: Batch) -> None:
         batch.inserts.clear()
+        batch.plain_inserts.clear()
         batch.deletes.clear()
         if batch.statements:
             super().apply(batch)

@@ -113,6 +113,8 @@ _PROPERTY_KINDS = (
 def _read_properties(values: Any) -> Properties:
     if not isinstance(values, list) or len(values) > 13:
         raise CodecError("a message's properties are not a list of 13 fields")
+    if values and type(values[0]) is str and values.count(None) == len(values) - 1:
+        return Properties(values[0])  # an id and nothing else: most messages
     for value, kinds in zip(values, _PROPERTY_KINDS):  # noqa: B905  the hot path, and 13 at most
         if value is not None and type(value) not in kinds:
             raise CodecError("a message's properties have a field that is not of its type")

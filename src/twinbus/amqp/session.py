@@ -203,13 +203,17 @@ class Link:
 
     def assemble(self, values: list[Any], payload: bytes) -> Delivery | None:
         """Add one frame's payload; the delivery comes out with the last of its frames."""
+        count = len(values)
+        more = count > 5 and values[5]
+        aborted = count > 9 and values[9]
         transfer = self._transfer
         if transfer is None:
-            transfer = self._transfer = self._first_frame(values)
-        elif len(values) > 1 and values[1] is not None and values[1] != transfer[0]:
+            transfer = self._first_frame(values)
+            if not more and not aborted:
+                return self._whole(transfer, payload)
+            self._transfer = transfer
+        elif count > 1 and values[1] is not None and values[1] != transfer[0]:
             raise SessionError("amqp:not-allowed", "a delivery starts within another on its link")
-        more = values[5] if len(values) > 5 else False
-        aborted = values[9] if len(values) > 9 else False
         self._add(payload, more=more)
         if more and not aborted:
             return None
@@ -217,13 +221,18 @@ class Link:
         self.drop_unfinished()
         if aborted:
             return None
+        if count > 4 and values[4]:
+            transfer = (*transfer[:3], True)
+        return self._whole(transfer, None if parts is None else b"".join(parts))
+
+    def _whole(self, transfer: tuple[int, bytes, int, bool], payload: bytes | None) -> Delivery:
+        limit = self.max_message_size
+        if limit and payload is not None and len(payload) > limit:
+            payload = None
         self.credit -= 1
         self.delivery_count = (self.delivery_count + 1) & _MASK
         delivery_id, tag, message_format, settled = transfer
-        if len(values) > 4 and values[4]:
-            settled = True
-        whole = None if parts is None else parts[0] if len(parts) == 1 else b"".join(parts)
-        return Delivery(self, delivery_id, tag, message_format, whole, settled)
+        return Delivery(self, delivery_id, tag, message_format, payload, settled)
 
     def _first_frame(self, values: list[Any]) -> tuple[int, bytes, int, bool]:
         count = len(values)

@@ -102,6 +102,7 @@ class Entity:
     may_send: bool = field(init=False)
     max_bytes: int = field(init=False)
     detects_duplicates: bool = field(init=False)
+    needs_session: bool = field(init=False)
     is_plain: bool = field(init=False)  # a queue that keeps what it gets as it gets it
 
     def __post_init__(self) -> None:
@@ -113,6 +114,9 @@ class Entity:
         self.may_send = sized is not None and sized.status.may_send
         self.max_bytes = sized.max_size_mb << 20 if sized else 0
         self.detects_duplicates = sized is not None and sized.requires_duplicate_detection
+        self.needs_session = (
+            isinstance(description, QueueDescription) and description.requires_session
+        )
         self.is_plain = (
             isinstance(description, QueueDescription)
             and description.forward_to is None

@@ -26,7 +26,7 @@ from twinbus.amqp.message import (
     with_properties,
 )
 from twinbus.amqp.types import CodecError
-from twinbus.broker.descriptions import FOREVER, AccessRule, Description, QueueDescription
+from twinbus.broker.descriptions import FOREVER, AccessRule, Description
 from twinbus.broker.entities import Directory, Entity, EntityDisabledError, EntityNotFoundError
 from twinbus.broker.entities import NotAllowedError as NotAllowedError
 from twinbus.broker.queue import Burial, Done, Queue, QueueError
@@ -166,9 +166,7 @@ class Namespace:
                 f"A message id and a session id have at most {MAX_ID} characters each; "
                 f"the message for '{entity.path}' has more."
             )
-        description = entity.description
-        needs_session = isinstance(description, QueueDescription) and description.requires_session
-        if needs_session and properties.group_id is None:
+        if entity.needs_session and properties.group_id is None:
             raise NotAllowedError(
                 f"'{entity.path}' requires sessions: set a session id on the message."
             )

@@ -51,9 +51,10 @@ CREATE TABLE entity (
 );
 CREATE UNIQUE INDEX entity_path ON entity (lower(path));
 CREATE TABLE message (
-    id INTEGER PRIMARY KEY, state INTEGER NOT NULL, delivery_count INTEGER NOT NULL,
-    enqueued_ms INTEGER NOT NULL, expires_ms INTEGER, due_ms INTEGER, session TEXT,
-    ttl_ms INTEGER, flags INTEGER NOT NULL, size INTEGER NOT NULL, hops INTEGER NOT NULL,
+    id INTEGER PRIMARY KEY, state INTEGER NOT NULL DEFAULT 0,
+    delivery_count INTEGER NOT NULL DEFAULT 0, enqueued_ms INTEGER NOT NULL, expires_ms INTEGER,
+    due_ms INTEGER, session TEXT, ttl_ms INTEGER, flags INTEGER NOT NULL DEFAULT 0,
+    size INTEGER NOT NULL, hops INTEGER NOT NULL DEFAULT 0,
     origin_sequence INTEGER, dead_source TEXT, delivery_annotations BLOB, annotations BLOB,
     body INTEGER, bare BLOB
 );
@@ -84,6 +85,9 @@ INSERT INTO message (
     hops, origin_sequence, dead_source, delivery_annotations, annotations, body, bare
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+# Most messages are like most others; each column that is left to its default saves half a
+# microsecond, which is what a column costs to bind.
+_INSERT_PLAIN = "INSERT INTO message (id, enqueued_ms, size, bare) VALUES (?, ?, ?, ?)"
 _SELECT = """
 SELECT message.id, state, delivery_count, enqueued_ms, expires_ms, due_ms, session, ttl_ms, flags,
     size, hops, origin_sequence, dead_source, delivery_annotations, annotations, message.body,
@@ -126,6 +130,11 @@ Row = tuple[Any, ...]
 
 # All columns but the first and the last, which are the key and the bytes.
 _columns = attrgetter(*(column.name for column in fields(Entry)[1:-1]))
+_peculiarities = attrgetter(
+    *("state", "delivery_count", "expires_ms", "due_ms", "session", "ttl_ms", "flags", "hops"),
+    *("origin_sequence", "dead_source", "delivery_annotations", "annotations", "body"),
+)
+_PLAIN = (ACTIVE, 0, None, None, None, None, 0, 0, None, None, None, None, None)
 
 
 def row_id(entity: int, sequence: int) -> int:
@@ -161,6 +170,7 @@ class Batch:
     """Changes that reach the disk together or not at all."""
 
     inserts: list[Row] = field(default_factory=list)
+    plain_inserts: list[Row] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
     statements: list[tuple[str, Row]] = field(default_factory=list)
     last: list[tuple[str, Row]] = field(default_factory=list)
@@ -179,9 +189,12 @@ class Batch:
         return change
 
     def insert(self, entity: int, entry: Entry) -> None:
-        bare = entry.bare if entry.body is None else None
         key = entity << SEQUENCE_BITS | entry.sequence
-        self.inserts.append((key, *_columns(entry), bare))
+        if _peculiarities(entry) == _PLAIN:
+            self.plain_inserts.append((key, entry.enqueued_ms, entry.size, entry.bare))
+        else:
+            bare = entry.bare if entry.body is None else None
+            self.inserts.append((key, *_columns(entry), bare))
         self.size += entry.size
         change = self.change(entity)
         change.add(entry.state, 1, entry.size)
@@ -310,6 +323,8 @@ class Store:
             run("BEGIN IMMEDIATE")
             for sql, values in batch.statements:
                 run(sql, values)
+            if batch.plain_inserts:
+                self._writer.executemany(_INSERT_PLAIN, batch.plain_inserts)
             if batch.inserts:
                 self._writer.executemany(_INSERT, batch.inserts)
             if batch.deletes:
