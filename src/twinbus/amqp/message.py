@@ -123,6 +123,25 @@ def _read_properties(values: Any) -> Properties:
     return Properties(*values)
 
 
+def _lone_id(payload: bytes, start: int) -> tuple[Properties, int] | None:
+    """Properties that are a short text for an id and nothing else, and where they end.
+
+    Most messages have no others, and reading just these takes a quarter of the time.
+    """
+    if len(payload) < start + 5 or payload[start] != 0xC0 or payload[start + 3] != 0xA1:
+        return None
+    end = start + 2 + payload[start + 1]
+    count = payload[start + 2]
+    id_end = start + 5 + payload[start + 4]
+    rest = payload[id_end:end]
+    if end > len(payload) or len(rest) != count - 1 or rest.strip(NULL) or count > 13:
+        return None
+    try:
+        return Properties(payload[start + 5 : id_end].decode()), end
+    except UnicodeDecodeError:
+        return None  # the other way of reading says what is wrong
+
+
 @dataclass(slots=True)
 class Message:
     """A parsed message. ``annotations`` and ``delivery_annotations`` are raw maps, or None."""
@@ -191,6 +210,10 @@ class Message:
                 raise CodecError(f"the section 0x{code:02x} of a message is out of order")
             last = code
             if code == _PROPERTIES:
+                lone = _lone_id(payload, start)
+                if lone is not None:
+                    self.properties, pos = lone
+                    continue
                 values, pos = decode_plain(payload, start)
                 self.properties = _read_properties(values)
             else:

@@ -155,8 +155,11 @@ class Queue:
         return sequence
 
     def arrive(self, entry: Entry) -> None:
-        self._window.arrive(entry, wanted=bool(self.consumers))
-        self._wake(self)
+        if self.consumers:
+            self._window.arrive(entry, wanted=True)
+            self._wake(self)
+        else:
+            self._window.note(entry.sequence)
 
     def cancel(self, sequences: list[int], done: Done) -> None:
         """Take scheduled messages back: all of them or, if one is not there, none."""

@@ -37,6 +37,11 @@ class Window:
         self._loaded_to = 0
         self._tail = tail
 
+    def note(self, sequence: int) -> None:
+        """A message was committed that nobody waits for: the disk has it."""
+        if sequence > self._tail:
+            self._tail = sequence
+
     def arrive(self, entry: Entry, *, wanted: bool) -> None:
         """A message was committed. Keep it only if someone waits for just this one."""
         sequence = entry.sequence

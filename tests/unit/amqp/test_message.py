@@ -425,3 +425,22 @@ def test_delivery_annotations_written_last_are_put_where_they_belong() -> None:
     assert message.bare == properties + body
     with pytest.raises(CodecError, match="twice"):
         Message.parse(b"\x00\x53\x71" + late + properties + body + b"\x00\x53\x71" + late)
+
+
+@pytest.mark.parametrize("count", [1, 2, 13])
+@pytest.mark.parametrize("message_id", ["", "m", "grüß", "x" * 200])
+def test_a_lone_id_is_read_as_any_other_properties_are(message_id: str, count: int) -> None:
+    body = b"\x00\x53\x75\xa0\x02hi"
+    section = b"\x00\x53\x73" + encode_list([message_id] + [None] * (count - 1))
+    message = Message.parse(section + body)
+    assert message.properties == typed_properties(section) == Properties(message_id)
+    assert message.bare == section + body
+
+
+def test_a_lone_id_that_is_cut_short_or_is_no_text_is_refused() -> None:
+    section = b"\x00\x53\x73" + encode_list(["mmmm", None, None])
+    for end in range(1, len(section)):
+        with pytest.raises(CodecError):
+            Message.parse(section[:end])
+    with pytest.raises(CodecError):
+        Message.parse(section.replace(b"mmmm", b"\xff\xff\xff\xff"))
