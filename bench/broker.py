@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from bench.load import Raw, kilobyte_message, parse_connection_string, sas_token
 from bench.process import ROOT, Measured, namespace_toml
@@ -121,10 +121,10 @@ async def _sdk_senders(connection_string: str, seconds: float) -> int:
         body = b"y" * 1024
         end = time.perf_counter() + seconds
 
-        async def send(sender: object) -> int:
+        async def send(sender: ServiceBusSender) -> int:
             count = 0
             while time.perf_counter() < end:
-                await sender.send_messages(ServiceBusMessage(body))  # type: ignore[attr-defined]
+                await sender.send_messages(ServiceBusMessage(body))
                 count += 1
             return count
 

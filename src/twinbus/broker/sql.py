@@ -89,7 +89,7 @@ class Condition:
 
     def matches(self, message: MessageProperties, parameters: Parameters) -> bool | None:
         """True, False, or None for unknown; parameters as `fold_parameters` keys them."""
-        return self._evaluate(message, parameters)  # type: ignore[no-any-return]
+        return self._evaluate(message, parameters)  # type: ignore[no-any-return]  # a closure, typed as Any
 
 
 @dataclass(frozen=True)

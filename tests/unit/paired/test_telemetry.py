@@ -1,12 +1,20 @@
-"""Events as OpenTelemetry metrics."""
+"""Events as OpenTelemetry metrics, and what is sent elsewhere as spans."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusConnectionError
+from tests.unit.paired.fakes import make_pair, raising
 
 from twinbus.paired import telemetry
+from twinbus.paired.aio import diverter, pinger
 from twinbus.paired.events import Diverted, MessagesDiverted, Pinged, Restored
 
 WHERE: dict[str, Any] = {"at": 0.0, "namespace": "contoso", "entity": "orders"}
@@ -35,3 +43,42 @@ def test_events_become_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = [attributes["event"] for _, attributes in instruments["_EVENTS"].added]
     assert kinds == ["Diverted", "MessagesDiverted", "Pinged", "Restored"]
     assert instruments["_EVENTS"].added[2][1]["succeeded"] is True
+
+
+class Spans:
+    """A tracer that remembers: name and attributes of every span that was ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, dict[str, Any]]] = []
+
+    @contextmanager
+    def start_as_current_span(self, name: str) -> Iterator[Any]:
+        attributes: dict[str, Any] = {}
+
+        class Span:
+            def set_attribute(self, key: str, value: Any) -> None:
+                attributes[key] = value
+
+        try:
+            yield Span()
+        finally:
+            self.ended.append((name, attributes))
+
+
+async def test_a_diverted_send_and_a_ping_are_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = Spans()
+    monkeypatch.setattr(diverter, "TRACER", spans)
+    monkeypatch.setattr(pinger, "TRACER", spans)
+    wire, primary, _, _ = await make_pair(monkeypatch, ping_primary_interval=timedelta(seconds=1))
+    wire.rule = raising(ServiceBusConnectionError(message="the line is cut"))
+    await primary.get_queue_sender("orders").send_messages(ServiceBusMessage("x"))
+    (divert,) = spans.ended
+    assert divert[0] == "twinbus divert"
+    assert divert[1]["messaging.destination.name"] == "orders"
+    assert "x-servicebus-transfer" in divert[1]["twinbus.backlog.queue"]
+    for _ in range(50):
+        if len(spans.ended) > 1:
+            break
+        await asyncio.sleep(0.1)
+    assert spans.ended[1] == ("twinbus ping", {"messaging.destination.name": "orders"})
+    await primary.close()
