@@ -94,7 +94,6 @@ class Link:
         "_parts",
         "_size",
         "_transfer",
-        "context",
         "credit",
         "delivery_count",
         "drain",
@@ -118,7 +117,6 @@ class Link:
         self.delivery_count = 0
         self.drain = False
         self.max_message_size: int | None = None
-        self.context: Any = None
         self._transfer: tuple[int, bytes, int, bool] | None = None
         self._parts: list[bytes] | None = []
         self._size = 0

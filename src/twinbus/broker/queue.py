@@ -398,9 +398,6 @@ class Queue:
         for lock in late:
             self.abandon(lock.token, now_ms, _ignore)
 
-    def next_lock_end(self) -> int | None:
-        return next((lock.until_ms for lock in self.locks.values()), None)
-
     def reorder_locks(self) -> None:
         """Sort the locks by expiry again, after the lock duration was changed."""
         self.locks = dict(sorted(self.locks.items(), key=lambda item: item[1].until_ms))

@@ -137,9 +137,6 @@ class SessionQueue(Queue):
     def is_held(self) -> bool:
         return bool(self.sessions or self.locks)
 
-    def next_lock_end(self) -> int | None:
-        return min((session.until_ms for session in self.sessions.values()), default=None)
-
     def dismissed(self) -> list[Consumer]:
         consumers: list[Consumer] = [session.consumer for session in self.sessions.values()]
         consumers += [waiter.consumer for waiter in self.waiters]

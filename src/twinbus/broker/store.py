@@ -439,16 +439,6 @@ class Store:
         )
         return [_split(row[0]) for row in rows]
 
-    def next_moment(self) -> int | None:
-        """When the next message expires or becomes due, in milliseconds."""
-        rows = self._read(
-            "SELECT min(moment) FROM (SELECT min(expires_ms) AS moment FROM message "
-            "WHERE expires_ms IS NOT NULL UNION ALL "
-            "SELECT min(due_ms) FROM message WHERE state = 2)",
-            (),
-        )
-        return next((row[0] for row in rows), None)
-
     def created_ms(self) -> int:
         return int(self._read("SELECT created_ms FROM about", ())[0][0])
 

@@ -296,6 +296,7 @@ def replay(pieces: list[bytes]) -> tuple[list[Any], bytes]:
     """A server that answers as the scripted one did; its events in words, and what it wrote."""
     connection = Connection(server=True, container_id="server", max_frame_size=512)
     told: list[Any] = []
+    served: list[Any] = []
     for piece in pieces:
         for event in connection.receive(piece):
             told.append(describe(event))
@@ -303,8 +304,8 @@ def replay(pieces: list[bytes]) -> tuple[list[Any], bytes]:
                 event.link.accept()
                 if event.link.role == RECEIVER:
                     event.link.grant(10)
-            elif isinstance(event, LinkFlow) and event.link.can_send and not event.link.context:
-                event.link.context = "sent"
+            elif isinstance(event, LinkFlow) and event.link.can_send and event.link not in served:
+                served.append(event.link)
                 event.link.send(b"one", b"d1", False)
                 event.link.send(b"two", b"d2", False)
     return told, connection.data_to_send()

@@ -184,16 +184,6 @@ def test_sessions_are_found_by_age_and_by_name(store: Store) -> None:
     assert [e.sequence for e in store.load_session(QUEUE, "c", 1, 9, 9999)] == [3]
 
 
-def test_the_next_moment_is_the_earliest_expiry_or_due_time(store: Store) -> None:
-    assert store.next_moment() is None
-    write(store, inserting(entry(1, expires_ms=50), entry(2, SCHEDULED, due_ms=40)))
-    assert store.next_moment() == 40
-    assert store.due(40, 9) == [(QUEUE, 2)]
-    assert store.due(39, 9) == []
-    assert store.expired(50, 9) == [(QUEUE, 1)]
-    assert store.expired(49, 9) == []
-
-
 def test_shared_bytes_go_with_the_last_message_that_has_them(store: Store) -> None:
     batch = inserting(entry(1, body=7), entry(2, body=7))
     batch.run("INSERT INTO body (id, holders, bare) VALUES (7, 2, ?)", b"shared")
