@@ -1,0 +1,44 @@
+"""A client that asks for everything and reads nothing is closed, and its messages stay."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from bench.load import Raw, kilobyte_message
+from tests.brokers import KEY
+
+from twinbus.amqp.session import RECEIVER
+from twinbus.broker.config import NamespaceConfig
+from twinbus.broker.descriptions import QueueDescription
+from twinbus.broker.server import Broker, BrokerConfig
+
+MESSAGES = 800
+
+
+async def test_a_client_that_does_not_read_is_closed_after_a_while(tmp_path: Path) -> None:
+    namespace = NamespaceConfig("contoso", 0, 0, queues={"q": QueueDescription()})
+    broker = Broker(BrokerConfig([namespace], tmp_path, key=KEY))
+    await broker.start()
+    (host,) = broker.hosts
+    host.stuck_s = 1.0  # a minute, where people run it
+    text = broker.connection_strings()["contoso"]
+
+    def fill_and_ask() -> Raw:
+        raw = Raw(text)
+        raw.send("q", (kilobyte_message(n, 50_000) for n in range(MESSAGES)), 20)
+        link = raw.attach(RECEIVER, "q", settle_second=True)
+        link.grant(MESSAGES)
+        raw.flush()
+        return raw
+
+    raw = await asyncio.to_thread(fill_and_ask)
+    assert host.protocols
+    for _ in range(100):
+        if not host.protocols:
+            break
+        await asyncio.sleep(0.1)
+    assert not host.protocols, "the connection is still open"
+    assert host.namespace.directory.entity("q").queue.counts.active == MESSAGES
+    raw.socket.close()
+    await broker.stop()
