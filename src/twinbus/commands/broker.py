@@ -1,0 +1,160 @@
+"""`twinbus broker`: serve namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from twinbus.commands.terminal import refuse
+
+if TYPE_CHECKING:
+    from twinbus.broker.config import NamespaceConfig
+    from twinbus.broker.server import Broker
+
+
+def broker(
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="A namespace's name; give several to serve several."),
+    ] = None,
+    port: Annotated[
+        list[int] | None,
+        typer.Option("--port", help="Its AMQP port, one a name. Default: 5672, 5673, ..."),
+    ] = None,
+    admin_port: Annotated[
+        list[int] | None,
+        typer.Option("--admin-port", help="Its HTTP port, one a name. Default: 5300, 5301, ..."),
+    ] = None,
+    data: Annotated[Path, typer.Option("--data", help="Where the messages are kept.")] = Path(
+        ".twinbus"
+    ),
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            envvar="TWINBUS_KEY",
+            show_envvar=True,
+            help="The key of RootManageSharedAccessKey; better given by the environment, "
+            "where the process list does not show it. Default: made once, kept with the data.",
+        ),
+    ] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", help="A queue to create if it is not there.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A TOML file, or the emulator's config.json.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on; loopback unless you say so.")
+    ] = "127.0.0.1",
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option("--tls-cert", help="A certificate for TLS. Default: self-signed."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", help="The certificate's key.")
+    ] = None,
+    idle_link_s: Annotated[
+        float,
+        typer.Option(
+            "--idle-link-s", min=0, help="Close a link that carries nothing so long; 0 is never."
+        ),
+    ] = 600,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+) -> None:
+    """Serve durable Service Bus namespaces to any Service Bus client.
+
+    Example: twinbus broker --name contoso --port 5672 --queue orders --data ./data
+    """
+    # Imported here so that `pip install twinbus` without the broker's extra still has a CLI.
+    try:
+        import uvloop
+
+        from twinbus.broker.config import ConfigError
+        from twinbus.broker.descriptions import DescriptionError
+        from twinbus.broker.server import BrokerConfig, BrokerError, check_tls, run
+        from twinbus.broker.store import StoreError
+    except ImportError as error:
+        refuse(f"the broker needs more packages ({error.name}): pip install 'twinbus[broker]'")
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        namespaces = _namespaces(name, port, admin_port, queue, config)
+        check_tls(tls_cert, tls_key)
+        settings = BrokerConfig(namespaces, data, host, key, tls_cert, tls_key, idle_link_s)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run(settings, _print_ready))
+    except (ConfigError, DescriptionError, BrokerError, StoreError, OSError) as error:
+        refuse(str(error))
+
+
+def _namespaces(
+    names: list[str] | None,
+    ports: list[int] | None,
+    admin_ports: list[int] | None,
+    queues: list[str] | None,
+    config: Path | None,
+) -> list[NamespaceConfig]:
+    from twinbus.broker.config import (
+        DEFAULT_ADMIN_PORT,
+        DEFAULT_PORT,
+        ConfigError,
+        NamespaceConfig,
+        check_together,
+    )
+    from twinbus.broker.descriptions import QueueDescription, check_path
+
+    if config is not None:
+        return _from_file(config, names, ports, admin_ports, queues)
+    names = names or ["twinbus"]
+    ports = ports or [DEFAULT_PORT + index for index in range(len(names))]
+    admin_ports = admin_ports or [DEFAULT_ADMIN_PORT + index for index in range(len(names))]
+    if not len(names) == len(ports) == len(admin_ports):
+        raise ConfigError(
+            f"{len(names)} --name, {len(ports)} --port and {len(admin_ports)} --admin-port: "
+            "give one of each a namespace"
+        )
+    for path in queues or []:
+        check_path(path)
+    namespaces = [
+        NamespaceConfig(*each, queues={path: QueueDescription() for path in queues or []})
+        for each in zip(names, ports, admin_ports, strict=True)
+    ]
+    check_together(namespaces)
+    return namespaces
+
+
+def _from_file(
+    config: Path,
+    names: list[str] | None,
+    ports: list[int] | None,
+    admin_ports: list[int] | None,
+    queues: list[str] | None,
+) -> list[NamespaceConfig]:
+    from twinbus.broker.config import ConfigError, read_toml
+    from twinbus.broker.emulator import read_emulator
+
+    if names or queues:
+        raise ConfigError("--config names namespaces and queues; leave out --name and --queue")
+    if config.suffix.lower() == ".json":
+        return read_emulator(config, ports, admin_ports)
+    if ports or admin_ports:
+        raise ConfigError("a TOML file has the ports; leave out --port and --admin-port")
+    return read_toml(config)
+
+
+def _print_ready(running: Broker) -> None:
+    """What a user, or a program that started us, needs to know."""
+    for (namespace, text), admin_port in zip(
+        running.connection_strings().items(), running.admin_ports, strict=True
+    ):
+        typer.echo(f"{namespace}: {text}")
+        typer.echo(f"{namespace}: health at http://localhost:{admin_port}/health", err=True)
+    sys.stdout.flush()

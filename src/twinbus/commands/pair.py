@@ -1,0 +1,109 @@
+"""`twinbus backlog` and `twinbus check`: a pair of namespaces, looked at and tried."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from twinbus.commands.terminal import (
+    DOES_NOT_WORK,
+    Certificate,
+    Json,
+    Primary,
+    Secondary,
+    connection,
+    fail,
+    first_line,
+    print_json,
+    print_table,
+    progress,
+    trusting,
+)
+
+
+def backlog(
+    secondary: Secondary = None,
+    primary_name: Annotated[
+        str | None,
+        typer.Option("--primary-name", help="Only the backlog of this primary, as `contoso`."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Look at this many messages a queue.")
+    ] = None,
+    certificate: Certificate = None,
+    as_json: Json = False,
+) -> None:
+    """List what waits in the backlog: by queue and destination, count, bytes and oldest.
+
+    Example: twinbus backlog --secondary "$SECONDARY"
+    """
+    from azure.core.exceptions import AzureError
+
+    from twinbus.paired.blocking.factory import MessagingFactory
+    from twinbus.paired.blocking.manager import NamespaceManager
+    from twinbus.paired.waiting import backlog_queues, look
+
+    text = connection(secondary, "--secondary", "TWINBUS_SECONDARY")
+    try:
+        with (
+            NamespaceManager.from_connection_string(text, **trusting(certificate)) as manager,
+            MessagingFactory.from_connection_string(text, retry_total=1) as client,
+            progress("looking at the backlog", hidden=as_json) as moving,
+        ):
+            queues = backlog_queues(manager, primary_name)
+            found = look(client, queues, limit, moving)
+    except AzureError as error:
+        fail(f"the secondary did not answer: {first_line(error)}")
+    rows = [entry.as_json() for entry in found]
+    if as_json:
+        print_json({"queues": queues, "waiting": rows})
+        return
+    columns = ("queue", "destination", "messages", "bytes", "oldest")
+    if rows:
+        print_table(columns, [[str(row[column]) for column in columns] for row in rows])
+    total = sum(entry.messages for entry in found)
+    typer.echo(f"{total} messages wait in {len(queues)} backlog queues")
+
+
+def check(
+    primary: Primary = None,
+    secondary: Secondary = None,
+    entity: Annotated[
+        list[str] | None,
+        typer.Option("--entity", help="A queue or topic of the primary to ping; give several."),
+    ] = None,
+    backlog_queue_count: Annotated[
+        int, typer.Option("--backlog-queue-count", min=1, help="How many backlog queues to use.")
+    ] = 10,
+    certificate: Certificate = None,
+    as_json: Json = False,
+) -> None:
+    """Try a pairing and print what works. Makes the backlog queues; sends nothing but pings.
+
+    Example: twinbus check --primary "$PRIMARY" --secondary "$SECONDARY" --entity orders
+    """
+    from twinbus.paired.blocking.factory import MessagingFactory
+    from twinbus.paired.blocking.manager import NamespaceManager
+    from twinbus.paired.check import Step
+    from twinbus.paired.check import check as steps_of
+
+    home = connection(primary, "--primary", "TWINBUS_PRIMARY")
+    away = connection(secondary, "--secondary", "TWINBUS_SECONDARY")
+    steps: list[Step] = []
+    with (
+        MessagingFactory.from_connection_string(home, retry_total=0) as first,
+        MessagingFactory.from_connection_string(away, retry_total=0) as second,
+        NamespaceManager.from_connection_string(away, **trusting(certificate)) as manager,
+    ):
+        for step in steps_of(first, second, manager, entity or [], backlog_queue_count):
+            steps.append(step)
+            if not as_json:
+                said = f": {step.detail}" if step.detail else ""
+                typer.echo(f"{'ok    ' if step.ok else 'FAILED'} {step.what}{said}")
+    ok = all(step.ok for step in steps)
+    if as_json:
+        print_json({"ok": ok, "steps": [asdict(step) for step in steps]})
+    if not ok:
+        raise typer.Exit(DOES_NOT_WORK)

@@ -1,0 +1,99 @@
+"""What every command shares: options, refusals, tables, progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+BAD_INPUT = 2
+DOES_NOT_WORK = 1
+
+Primary = Annotated[
+    str | None,
+    typer.Option("--primary", envvar="TWINBUS_PRIMARY", help="The primary's connection string."),
+]
+Secondary = Annotated[
+    str | None,
+    typer.Option(
+        "--secondary", envvar="TWINBUS_SECONDARY", help="The secondary's connection string."
+    ),
+]
+Certificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--certificate",
+        envvar="TWINBUS_CERTIFICATE",
+        help="A certificate to trust; for `twinbus broker`, <data>/certificate.pem.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def refuse(text: str) -> NoReturn:
+    """A user's mistake: a sentence, no stack trace."""
+    typer.echo(f"twinbus: {text}", err=True)
+    raise typer.Exit(BAD_INPUT)
+
+
+def connection(text: str | None, option: str, variable: str) -> str:
+    """A connection string that can be read, or a sentence."""
+    from azure.servicebus import parse_connection_string
+
+    if not text:
+        refuse(f"which namespace? Give {option}, or set {variable}")
+    try:
+        parse_connection_string(text)
+    except ValueError as error:
+        refuse(f"{option} is not a connection string: {first_line(error)}")
+    return text
+
+
+def trusting(certificate: Path | None) -> dict[str, Any]:
+    if certificate is None:
+        return {}
+    if not certificate.is_file():
+        refuse(f"--certificate: there is no file {certificate}")
+    return {"connection_verify": str(certificate)}
+
+
+@contextmanager
+def progress(what: str, *, hidden: bool) -> Iterator[Callable[[str, int], None]]:
+    """A line that moves while something takes time; on standard error, and only on a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if hidden or not console.is_terminal:
+        yield lambda queue, messages: None
+        return
+    with console.status(what) as status:
+        yield lambda queue, messages: status.update(f"{what}: {queue}, {messages} messages")
+
+
+def print_table(columns: Sequence[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def fail(text: str) -> NoReturn:
+    """Not the user's mistake, but it does not work."""
+    typer.echo(f"twinbus: {text}", err=True)
+    raise typer.Exit(DOES_NOT_WORK)
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
