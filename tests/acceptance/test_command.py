@@ -180,13 +180,14 @@ def test_loopback_is_the_only_address_unless_told(tmp_path: Path) -> None:
 def listening_addresses(pid: int) -> list[str]:
     links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
     inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                found.append(fields[1].split(":")[0])
-    return found
+    found = {}
+    for _ in range(5):  # sockets that come and go while the table is read make it skip lines
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:
+                    found[fields[9]] = fields[1].split(":")[0]
+    return list(found.values())
 
 
 # ---------------------------------------------------------------- as it should not be
