@@ -56,17 +56,34 @@ RESERVED: Final = ALIASES | SEALS
 SEALED_CONTENT_TYPE: Final = "application/vnd.twinbus-sealed"
 PLAIN, ZLIB = "identity", "zlib"
 
+# The second label of a backlog queue's path: contoso/x-servicebus-transfer/0
+TRANSFER: Final = "x-servicebus-transfer"
+
 DEFAULT_LIMIT: Final = 262_144
 # Service Bus allows 64 KB of properties on a message; the aliases need some of it.
 _PROPERTIES_ROOM = 60 * 1024
 # What a sealed message is made of besides its body; a path is 260 characters at most.
 _SEAL_ROOM = 2048
 _SCHEDULE_ANNOTATION = Symbol("x-opt-scheduled-enqueue-time")
+_PARTITION_KEY = Symbol("x-opt-partition-key")
+_SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
+# What a broker writes on a message that it hands out; it says nothing about the next broker.
+_STAMPS: Final = frozenset(
+    Symbol(name)
+    for name in (
+        "x-opt-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-message-state",
+        "x-opt-deadletter-source",
+    )
+)
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION = 0x70, 0x71, 0x72, 0x73, 0x74
 _DATA = 0x75
 _ID, _CONTENT_TYPE, _EXPIRY, _GROUP, _FIELDS = 0, 6, 8, 10, 13
-_TTL = 2
+_TTL, _FIRST_ACQUIRER = 2, 3
 
 Sections = dict[int, bytes]
 
@@ -80,6 +97,25 @@ class Home:
     time_to_live_ms: int | None = None
     expiry_ms: int | None = None
     scheduled_ms: int | None = None
+
+
+# ---------------------------------------------------------------- where it waits
+
+
+def queue_path(namespace: str, index: int) -> str:
+    """The path of a backlog queue."""
+    return f"{namespace}/{TRANSFER}/{index}"
+
+
+def is_backlog_path(path: str) -> bool:
+    """Whether a queue of that path is a backlog queue of some namespace."""
+    parts = path.split("/")
+    return len(parts) == 3 and parts[1].lower() == TRANSFER and parts[2].isdigit()
+
+
+def namespace_name(host: str) -> str:
+    """The first DNS label: what a backlog queue's path begins with."""
+    return host.split(":", 1)[0].split(".", 1)[0]
 
 
 # ---------------------------------------------------------------- one message
@@ -101,7 +137,10 @@ def wrap(message: bytes, path: str) -> bytes:
 
 
 def unwrap(message: bytes) -> tuple[str, bytes]:
-    """The destination, and the message as it was sent. Parts are for ``assemble``."""
+    """The destination, and the message as it was sent. Parts are for ``assemble``.
+
+    The bytes may come straight from a backlog queue: what its broker wrote on them is taken off.
+    """
     sections = _split(message)
     properties = _map(sections.get(_APPLICATION))
     home = home_of(properties)
@@ -110,6 +149,39 @@ def unwrap(message: bytes) -> tuple[str, bytes]:
             raise EnvelopeError("this is a part of a message; give all its parts to assemble()")
         return home.path, _open(properties, _body(sections))
     return home.path, _restore(sections, properties, home)
+
+
+def unstamped(message: bytes, without: frozenset[str] = frozenset()) -> bytes:
+    """The message as a broker got it, less the application properties named in ``without``."""
+    sections = _split(message)
+    annotations = _unstamp(sections)
+    if annotations is not None:
+        sections[_ANNOTATIONS] = encode_map(annotations) if annotations else b""
+    if without:
+        properties = _map(sections.get(_APPLICATION))
+        rest = {key: value for key, value in properties.items() if key not in without}
+        sections[_APPLICATION] = encode_map(rest) if rest else b""
+    return _join(sections)
+
+
+def living(message: bytes, time_to_live_ms: int) -> bytes:
+    """The message with another time to live."""
+    sections = _split(message)
+    _set_time_to_live(sections, UInt(time_to_live_ms))
+    return _join(sections)
+
+
+def time_to_live_of(message: bytes) -> int | None:
+    """The message's own time to live, in milliseconds."""
+    header = _list(_split(message).get(_HEADER))
+    return header[_TTL] if len(header) > _TTL else None
+
+
+def identity_of(message: bytes) -> tuple[Any, Any, Any]:
+    """Its message id, session id and partition key: what a batch has of its first message."""
+    sections = _split(message)
+    fields = _fields(sections)
+    return fields[_ID], fields[_GROUP], _map(sections.get(_ANNOTATIONS)).get(_PARTITION_KEY)
 
 
 def _wrap(sections: Sections, path: str) -> bytes:
@@ -144,18 +216,36 @@ def _restore(sections: Sections, properties: dict[str, Any], home: Home) -> byte
     if home.expiry_ms is not None:
         fields[_EXPIRY] = properties[EXPIRY]
     sections[_PROPERTIES] = encode_list(fields)
+    annotations = _unstamp(sections)
     if home.time_to_live_ms is not None:
-        header = _list(sections.get(_HEADER))
-        header += [None] * (_TTL + 1 - len(header))
-        header[_TTL] = properties[TIME_TO_LIVE]
-        sections[_HEADER] = encode_list(header)
+        _set_time_to_live(sections, properties[TIME_TO_LIVE])
     if home.scheduled_ms is not None:
-        annotations = _map(sections.get(_ANNOTATIONS))
+        annotations = _map(sections.get(_ANNOTATIONS)) if annotations is None else annotations
         annotations[_SCHEDULE_ANNOTATION] = properties[SCHEDULED]
-        sections[_ANNOTATIONS] = encode_map(annotations)
+    if annotations is not None:
+        sections[_ANNOTATIONS] = encode_map(annotations) if annotations else b""
     rest = without_aliases(properties)
     sections[_APPLICATION] = encode_map(rest) if rest else b""
     return _join(sections)
+
+
+def _unstamp(sections: Sections) -> dict[Any, Any] | None:
+    """The annotations without what a broker wrote there; None if no broker has seen the message."""
+    annotations = _map(sections.get(_ANNOTATIONS))
+    if _SEQUENCE_NUMBER not in annotations:
+        return None
+    # How often the backlog handed it out is nobody's business at home.
+    header = _list(sections.get(_HEADER))[:_FIRST_ACQUIRER]
+    known = any(value not in (None, False) for value in header)
+    sections[_HEADER] = encode_list(header) if known else b""
+    return {key: value for key, value in annotations.items() if key not in _STAMPS}
+
+
+def _set_time_to_live(sections: Sections, milliseconds: Any) -> None:
+    header = _list(sections.get(_HEADER))
+    header += [None] * (_TTL + 1 - len(header))
+    header[_TTL] = milliseconds
+    sections[_HEADER] = encode_list(header)
 
 
 # ---------------------------------------------------------------- rows: aliases in, properties out
@@ -200,6 +290,11 @@ def part_of(properties: Mapping[Any, Any]) -> tuple[str, int, int] | None:
     if not isinstance(group, str) or part is None or parts is None or not 0 <= part < parts:
         raise EnvelopeError(f"{PART}, {PARTS} and {PART_OF} do not say which part this is")
     return group, part, parts
+
+
+def place_of(message: bytes) -> tuple[str, int, int] | None:
+    """``part_of`` for an encoded message."""
+    return part_of(_map(_split(message).get(_APPLICATION)))
 
 
 def _text(value: Any) -> Any:

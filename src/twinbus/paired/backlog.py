@@ -9,25 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Final
-
-TRANSFER: Final = "x-servicebus-transfer"
-
-
-def queue_path(namespace: str, index: int) -> str:
-    """The path of a backlog queue."""
-    return f"{namespace}/{TRANSFER}/{index}"
-
-
-def is_backlog_path(path: str) -> bool:
-    """Whether a queue of that path is a backlog queue of some namespace."""
-    parts = path.split("/")
-    return len(parts) == 3 and parts[1].lower() == TRANSFER and parts[2].isdigit()
-
-
-def namespace_name(host: str) -> str:
-    """The first DNS label: what a backlog queue's path begins with."""
-    return host.split(":", 1)[0].split(".", 1)[0]
 
 
 class Rotation:

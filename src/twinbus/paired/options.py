@@ -13,8 +13,8 @@ from azure.servicebus.aio.management import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from twinbus.classifier import Classifier, classify
 from twinbus.errors import PairingError
-from twinbus.paired.classifier import Classifier, classify
 
 DEFAULT_BACKLOG_QUEUE_COUNT: Final = 10
 DEFAULT_FAILOVER_INTERVAL: Final = timedelta(minutes=1)

@@ -11,8 +11,8 @@ from azure.servicebus import ServiceBusClient
 from azure.servicebus.amqp import AmqpMessageBodyType
 
 from twinbus import envelope
+from twinbus.envelope import is_backlog_path
 from twinbus.errors import EnvelopeError
-from twinbus.paired.backlog import is_backlog_path
 from twinbus.paired.blocking.manager import NamespaceManager
 
 PAGE = 250

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.paired.backlog import Rotation, is_backlog_path, namespace_name, queue_path
+from twinbus.envelope import is_backlog_path, namespace_name, queue_path
+from twinbus.paired.backlog import Rotation
 
 QUEUES = [queue_path("contoso", index) for index in range(10)]
 

@@ -26,9 +26,9 @@ from tests.unit.test_envelope import encoded
 import twinbus
 from twinbus import BacklogError, FactoryFaultedError
 from twinbus.amqp.message import application_properties
+from twinbus.classifier import Verdict
 from twinbus.paired.aio import sender as sender_module
 from twinbus.paired.aio.link import SharedSender
-from twinbus.paired.classifier import Verdict
 from twinbus.paired.events import (
     BacklogQueueIn,
     BacklogQueueOut,

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from twinbus.classifier import Verdict, classify
 from twinbus.paired.aio.world import Crew, Promise, sleep
-from twinbus.paired.classifier import Verdict, classify
 from twinbus.paired.outgoing import (
     BATCH_OVERHEAD,
     ITEM_OVERHEAD,

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
+from twinbus.classifier import Verdict
 from twinbus.errors import PairingError
 from twinbus.paired.aio.gatherer import Gatherer
 from twinbus.paired.aio.link import CongestedError, SharedSender
 from twinbus.paired.aio.pairing import Entity, Pairing
 from twinbus.paired.aio.world import sleep
-from twinbus.paired.classifier import Verdict
 from twinbus.paired.failover import State
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch, outgoing
 

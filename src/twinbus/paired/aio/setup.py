@@ -13,9 +13,9 @@ from azure.core.exceptions import (
     ResourceExistsError,
 )
 
+from twinbus.envelope import namespace_name, queue_path
 from twinbus.errors import PairingError
 from twinbus.paired.aio.world import sleep
-from twinbus.paired.backlog import namespace_name, queue_path
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 
 _LOGGER = logging.getLogger("twinbus.paired")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from twinbus.classifier import Verdict, classify
 from twinbus.paired.blocking.world import Crew, Promise, sleep
-from twinbus.paired.classifier import Verdict, classify
 from twinbus.paired.outgoing import (
     BATCH_OVERHEAD,
     ITEM_OVERHEAD,

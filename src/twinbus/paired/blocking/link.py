@@ -18,8 +18,8 @@ from azure.servicebus._common.tracing import send_trace_context_manager
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from twinbus.classifier import Verdict, classify
 from twinbus.paired.blocking.world import Crew, Lock, end_keep_alive, hang_up, has_hung_up, has_news
-from twinbus.paired.classifier import Verdict, classify
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatch
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.

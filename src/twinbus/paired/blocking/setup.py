@@ -14,8 +14,8 @@ from azure.core.exceptions import (
     ResourceExistsError,
 )
 
+from twinbus.envelope import namespace_name, queue_path
 from twinbus.errors import PairingError
-from twinbus.paired.backlog import namespace_name, queue_path
 from twinbus.paired.blocking.world import sleep
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 

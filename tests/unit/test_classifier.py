@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from azure.servicebus import exceptions as sdk
 
+from twinbus.classifier import Verdict, classify
 from twinbus.errors import PairingError
-from twinbus.paired.classifier import Verdict, classify
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""How messages travel: the carrier's post, on the SDK's links. And the task that carries rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+)
+
+from twinbus.classifier import Verdict, classify
+from twinbus.pipeline.carrier import BusyError, Carrier, RefusedError, Row, UnavailableError
+from twinbus.pipeline.credentials import Secret
+from twinbus.pipeline.links import Links, links
+from twinbus.pipeline.rounds import Orders, Outcome, Tally
+
+# A settlement that gets no answer is tried again: what it settles is home already.
+SETTLING_ATTEMPTS: Final = 4
+SETTLING_PAUSE_S: Final = 0.5
+# Service Bus takes 4,096 characters for a description.
+MOST_WORDS: Final = 1000
+
+TALLY_DDL: Final = (
+    "queue string, destination string, outcome string, messages bigint, lowest bigint, "
+    "until_ms bigint, error string"
+)
+_TALLY_SCHEMA = pa.schema(
+    [
+        *(("queue", pa.string()), ("destination", pa.string()), ("outcome", pa.string())),
+        *(("messages", pa.int64()), ("lowest", pa.int64()), ("until_ms", pa.int64())),
+        ("error", pa.string()),
+    ]
+)
+
+
+class SdkPost:
+    """Sends on the primary, settles on the secondary, with the plain SDK: a message that goes home
+    must not be diverted again."""
+
+    def __init__(self, primary: Secret, secondary: Secret, kept: Links | None = None) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._links = kept or links()
+
+    def limit(self, destination: str) -> int:
+        sender = self._links.sender(self._primary, destination)
+        self._translated(sender.ready)
+        return sender.limit
+
+    def send(self, destination: str, messages: Sequence[bytes]) -> None:
+        sender = self._links.sender(self._primary, destination)
+        self._translated(lambda: sender.send(messages))
+
+    def _translated(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except ServiceBusError as error:
+            raise _translation(error) from error
+
+    def complete(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
+        return self._settled(queue, tokens, lambda some: self._line(queue).complete(some))
+
+    def abandon(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
+        return self._settled(queue, tokens, lambda some: self._line(queue).abandon(some))
+
+    def renew(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
+        return self._settled(queue, tokens, lambda some: self._line(queue).renew(some))
+
+    def dead_letter(
+        self, queue: str, tokens: Sequence[UUID], reason: str, description: str
+    ) -> list[UUID]:
+        words = description[:MOST_WORDS]
+        return self._settled(
+            queue, tokens, lambda some: self._line(queue).dead_letter(some, reason, words)
+        )
+
+    def _line(self, queue: str):  # type: ignore[no-untyped-def]
+        return self._links.receiver(self._secondary, queue)
+
+    def _settled(
+        self,
+        queue: str,
+        tokens: Sequence[UUID],
+        settle: Callable[[Sequence[UUID]], list[UUID]],
+    ) -> list[UUID]:
+        """Those that could not be settled: their lock was lost, or the secondary is."""
+        for attempt in range(SETTLING_ATTEMPTS):
+            try:
+                return settle(tokens)
+            except ServiceBusError:
+                if attempt + 1 < SETTLING_ATTEMPTS:
+                    self.sleep(SETTLING_PAUSE_S * 2**attempt)
+        return list(tokens)
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def _translation(error: ServiceBusError) -> Exception:
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    verdict = classify(error)
+    if verdict is Verdict.WAIT:
+        return BusyError(text)
+    if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
+        return UnavailableError(text)  # a key can be put right; a message need not suffer for it
+    if verdict is Verdict.RAISE or isinstance(error, MessageSizeExceededError):
+        return RefusedError(text)
+    return UnavailableError(text)
+
+
+def carry(
+    batches: Iterable[pa.RecordBatch], primary: Secret, secondary: Secret, orders: Orders
+) -> Iterator[pa.RecordBatch]:
+    """A Spark task of a round: homeward rows in, tallies out."""
+    carrier = Carrier(SdkPost(primary, secondary), orders)
+    for batch in batches:
+        carrier.carry(rows_of(batch))
+    yield tallies_batch(carrier.finish())
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    return map(
+        Row,
+        *(columns["queue"], columns["sequence_number"], map(UUID, columns["lock_token"])),
+        *(columns["locked_until_ms"], columns["received_ms"], columns["waited_ms"]),
+        *(columns["destination"], columns["part_of"], columns["time_to_live_ms"]),
+        columns["message"],
+    )
+
+
+def tallies_batch(tallies: Sequence[Tally]) -> pa.RecordBatch:
+    names = _TALLY_SCHEMA.names
+    arrays = [pa.array([getattr(tally, name) for tally in tallies]) for name in names]
+    cast = [array.cast(field.type) for array, field in zip(arrays, _TALLY_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(cast, schema=_TALLY_SCHEMA)
+
+
+def tallies_of(rows: Iterable[dict[str, object]]) -> list[Tally]:
+    """What came back from the tasks, as values."""
+    return [Tally(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows]  # type: ignore[arg-type]

@@ -1,0 +1,235 @@
+"""How far the syphon is: counted per destination, shown in a log, a terminal, and over HTTP.
+
+rounds --> Progress --> Listener (on Spark's query events) --> log, progress bar
+                   \\-> http: /metrics for Prometheus, /progress for the dashboard
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from twinbus.pipeline.rounds import LEFT, Outcome, Tally
+
+log = logging.getLogger("twinbus.syphon")
+
+
+@dataclass
+class Count:
+    """What has become of the messages for one destination since the syphon started."""
+
+    moved: int = 0
+    failed: int = 0  # times one was left behind because its destination did not take it
+    dead_lettered: int = 0
+    duplicates: int = 0  # sent home but not settled in time, so sent again
+    left: int | None = None  # still in the backlog; None while nobody has looked
+    error: str | None = None
+
+
+@dataclass
+class Snapshot:
+    """Everything at one moment."""
+
+    destinations: dict[str, Count] = field(default_factory=dict)
+    rounds: int = 0
+    last_round_s: float = 0.0
+    left: int | None = None
+    left_is_exact: bool = True
+
+    @property
+    def moved(self) -> int:
+        return sum(count.moved for count in self.destinations.values())
+
+    @property
+    def dead_lettered(self) -> int:
+        return sum(count.dead_lettered for count in self.destinations.values())
+
+    @property
+    def duplicates(self) -> int:
+        return sum(count.duplicates for count in self.destinations.values())
+
+    @property
+    def failed(self) -> int:
+        return sum(count.failed for count in self.destinations.values())
+
+    def as_json(self) -> dict[str, Any]:
+        totals = {
+            "moved": self.moved,
+            "failed": self.failed,
+            "dead_lettered": self.dead_lettered,
+            "duplicates": self.duplicates,
+        }
+        return {**totals, **asdict(self)}
+
+
+class Progress:
+    """The counts. Rounds write, anybody reads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now = Snapshot()
+
+    def learn(self, tallies: Iterable[Tally], took_s: float) -> None:
+        with self._lock:
+            self._now.rounds += 1
+            self._now.last_round_s = round(took_s, 3)
+            for tally in tallies:
+                self._add(tally)
+
+    def _add(self, tally: Tally) -> None:
+        count = self._now.destinations.setdefault(tally.destination, Count())
+        match tally.outcome:
+            case Outcome.MOVED:
+                count.moved += tally.messages
+                count.error = None
+            case Outcome.DUPLICATED:
+                count.duplicates += tally.messages
+            case Outcome.DEAD:
+                count.dead_lettered += tally.messages
+            case Outcome.FAILED | Outcome.BUSY:
+                count.failed += tally.messages
+        if tally.outcome in LEFT and tally.outcome is not Outcome.SKIPPED:
+            count.error = tally.error
+
+    def look(self, left: Mapping[str, int], total: int, *, exact: bool) -> None:
+        """What a look into the backlog found, by destination."""
+        with self._lock:
+            for count in self._now.destinations.values():
+                count.left = 0
+            for destination, messages in left.items():
+                self._now.destinations.setdefault(destination, Count()).left = messages
+            self._now.left, self._now.left_is_exact = total, exact
+
+    def snapshot(self) -> Snapshot:
+        with self._lock:
+            counts = {name: Count(**asdict(each)) for name, each in self._now.destinations.items()}
+            now = self._now
+            return Snapshot(counts, now.rounds, now.last_round_s, now.left, now.left_is_exact)
+
+
+class Listener(StreamingQueryListener):
+    """Tells whoever wants to know whenever Spark says that the query got on, idles or ended."""
+
+    def __init__(self, progress: Progress, tell: Callable[[Snapshot], None]) -> None:
+        self._progress = progress
+        self._tell = tell
+        self._last = Snapshot()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's name
+        log.info("the syphon has started")
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  Spark's name
+        self._publish()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  Spark's name
+        self._publish()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  Spark's name
+        self._publish()
+
+    def _publish(self) -> None:
+        now, last = self._progress.snapshot(), self._last
+        self._last = now
+        self._tell(now)
+        for name, count in now.destinations.items():
+            before = last.destinations.get(name, Count())
+            if count != before:
+                log.info("%s: %s", name, _words(count))
+            if count.error and count.error != before.error:
+                log.warning("%s does not take messages: %s", name, count.error)
+
+
+def _words(count: Count) -> str:
+    words = [f"{count.moved} moved"]
+    words += [f"{count.failed} failed"] if count.failed else []
+    words += [f"{count.dead_lettered} dead-lettered"] if count.dead_lettered else []
+    words += [f"{count.duplicates} duplicates"] if count.duplicates else []
+    words += [f"{count.left} left"] if count.left is not None else []
+    return ", ".join(words)
+
+
+# ---------------------------------------------------------------- over HTTP
+
+_METRICS = (
+    ("moved", "counter", "Messages that went home."),
+    ("failed", "counter", "Times a message was left because its destination did not take it."),
+    ("dead_lettered", "counter", "Messages that can never be delivered."),
+    ("duplicates", "counter", "Messages sent home that could not be settled and go again."),
+    ("left", "gauge", "Messages in the backlog."),
+)
+
+
+def prometheus_text(snapshot: Snapshot) -> str:
+    """The counts in Prometheus's own format."""
+    lines = []
+    for name, kind, text in _METRICS:
+        metric = f"twinbus_syphon_{name}" + ("_total" if kind == "counter" else "")
+        lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
+        for destination, count in sorted(snapshot.destinations.items()):
+            value = getattr(count, name)
+            if value is not None:
+                lines.append(f'{metric}{{destination="{_escaped(destination)}"}} {value}')
+    lines += [
+        "# HELP twinbus_syphon_rounds_total Rounds.",
+        "# TYPE twinbus_syphon_rounds_total counter",
+    ]
+    lines.append(f"twinbus_syphon_rounds_total {snapshot.rounds}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class ProgressServer:
+    """``/metrics`` and ``/progress`` on loopback. It shows names and counts, and takes nothing."""
+
+    def __init__(self, progress: Progress, port: int, host: str = "127.0.0.1") -> None:
+        self._server = ThreadingHTTPServer((host, port), _handler(progress))
+        self._server.daemon_threads = True
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler(progress: Progress) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            snapshot = progress.snapshot()
+            if self.path == "/metrics":
+                self._answer("text/plain; version=0.0.4", prometheus_text(snapshot))
+            elif self.path == "/progress":
+                self._answer("application/json", json.dumps(snapshot.as_json()))
+            else:
+                self.send_error(404, "there is /metrics and /progress")
+
+        def _answer(self, kind: str, text: str) -> None:
+            body = text.encode()
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  its name there
+            log.debug(format, *args)
+
+    return Handler

@@ -1,0 +1,296 @@
+"""The syphon: a Spark query that moves the backlog home.
+
+    servicebus source --> homeward (columns) --> a round a micro-batch: carry --> tallies
+         ^                                                                          |
+         |  waits for messages                      Destinations, Progress  <-------+
+
+A round is one Spark job over the rows of one micro-batch; its only result is what became of them.
+The driver keeps what is known of each destination and gives the next round its orders. Nothing else
+is kept: the broker knows what is still to do, so a syphon may be killed at any moment, and a
+checkpoint may be deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from azure.servicebus.exceptions import ServiceBusError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from twinbus.envelope import home_of, part_of
+from twinbus.errors import EnvelopeError, TwinbusError
+from twinbus.pipeline.carrier import NOWHERE, UnavailableError
+from twinbus.pipeline.columns import Received, ddl
+from twinbus.pipeline.credentials import Secret
+from twinbus.pipeline.links import Links
+from twinbus.pipeline.post import TALLY_DDL, SdkPost, carry, tallies_of
+from twinbus.pipeline.progress import Listener, Progress, Snapshot
+from twinbus.pipeline.rounds import Destinations
+from twinbus.pipeline.source import FORMAT, ROWS_A_QUEUE, ServiceBusSource
+from twinbus.pipeline.translation import BACKLOG_COLUMNS, TimeToLive, homeward
+from twinbus.pipeline.watch import LONG_POLL_S
+
+log = logging.getLogger("twinbus.syphon")
+
+# With a rate, a round reads no more than this many seconds' worth.
+ROUND_S: Final = 10.0
+# A round in which nothing moved is followed by a pause of at most this long, in which destinations
+# that are down are asked whether they are back; then others may have something to say.
+PAUSE_S: Final = 30.0
+HELD_S: Final = 2.0
+# What was left behind is receivable after a minute. If nothing has moved for longer, nothing will.
+PATIENCE_S: Final = 100.0
+LOOK_S: Final = 10.0
+# Of each queue, so many messages are looked at to see where they belong.
+LOOKED_AT: Final = 250
+
+
+class SyphonError(TwinbusError):
+    """The syphon has ended, and not because it was asked to."""
+
+
+@dataclass(frozen=True)
+class SyphonOptions:
+    """What to move, and how."""
+
+    primary: Secret
+    secondary: Secret
+    queues: tuple[str, ...]
+    checkpoint: Path | str | None = None
+    rate: float | None = None
+    time_to_live: TimeToLive = "whole"
+    long_poll_s: float = LONG_POLL_S
+    partitions: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.queues:
+            raise SyphonError("there is no backlog queue to move anything from")
+        if self.rate is not None and self.rate <= 0:
+            raise SyphonError(f"the rate is {self.rate}; give messages a second, above zero")
+        if self.time_to_live not in ("whole", "remaining"):
+            raise SyphonError(f"ttl is {self.time_to_live!r}; it is whole or remaining")
+
+
+class Syphon:
+    """One query. ``start``, then ``stop``; or ``drain``, which ends when the backlog is empty."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: SyphonOptions,
+        tell: Callable[[Snapshot], None] = lambda snapshot: None,
+    ) -> None:
+        self.progress = Progress()
+        self._spark = spark
+        self._options = options
+        self._workers = options.partitions or max(1, spark.sparkContext.defaultParallelism)
+        self._destinations = Destinations(
+            self._workers, options.rate, options.time_to_live == "remaining"
+        )
+        self._listener = Listener(self.progress, tell)
+        self._query: StreamingQuery | None = None
+        self._stopping = threading.Event()
+        self._busy = threading.Lock()
+        self._moved_at = time.monotonic()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._looking = Links()
+
+    # ------------------------------------------------------------ from outside
+
+    def start(self) -> None:
+        """Move whatever comes, from now on."""
+        self._spark.dataSource.register(ServiceBusSource)
+        self._spark.streams.addListener(self._listener)
+        rows = homeward(self._backlog(), self._options.time_to_live)
+        self._query = (
+            rows.writeStream.foreachBatch(self._round)
+            .queryName("syphon")
+            .option("checkpointLocation", self._checkpoint())
+            .start()
+        )
+        self._moved_at = time.monotonic()
+
+    def stop(self) -> None:
+        """Finish the round that is under way, and end."""
+        self._stopping.set()
+        try:
+            if self._query is not None:
+                self._query.stop()
+        finally:
+            self._query = None
+            self._spark.streams.removeListener(self._listener)
+            self._looking.close()
+            if self._folder is not None:
+                self._folder.cleanup()
+
+    def wait(self, within_s: float | None = None) -> bool:
+        """Until it ends; raises SyphonError if that was a failure. False if the time is up."""
+        assert self._query is not None
+        ended = self._query.awaitTermination(None if within_s is None else max(1, round(within_s)))
+        self._raise_failure()
+        return bool(ended) or within_s is None
+
+    def is_running(self) -> bool:
+        return self._query is not None and self._query.isActive
+
+    def drain(self, patience_s: float = PATIENCE_S) -> bool:
+        """Start, move everything home, and stop. False if something stays that does not move."""
+        self.start()
+        try:
+            while True:
+                self._raise_failure()
+                if self._is_empty():
+                    return True
+                if time.monotonic() - self._moved_at > patience_s:
+                    return False
+                self._stopping.wait(0.25)
+        finally:
+            self.look()
+            self.stop()
+
+    def down(self) -> dict[str, str]:
+        """The destinations that do not take messages, and what they say."""
+        return self._destinations.down()
+
+    def look(self) -> None:
+        """Count what is in the backlog, by destination; exact where a queue has few messages."""
+        found: dict[str, int] = {}
+        total, exact = 0, True
+        for queue in self._options.queues:
+            try:
+                messages = self._looking.receiver(self._options.secondary, queue).peek(LOOKED_AT)
+            except ServiceBusError:
+                exact = False
+                continue
+            total += len(messages)
+            exact = exact and len(messages) < LOOKED_AT
+            for message in messages:
+                destination = _destination(message)
+                if destination is not None:
+                    found[destination] = found.get(destination, 0) + 1
+        self.progress.look(found, total, exact=exact)
+
+    # ------------------------------------------------------------ the query
+
+    def _backlog(self) -> DataFrame:
+        options = self._options
+        rows = ROWS_A_QUEUE
+        if options.rate is not None:
+            rows = max(1, min(rows, int(options.rate * ROUND_S / len(options.queues))))
+        return (
+            self._spark.readStream.format(FORMAT)
+            .schema(ddl(BACKLOG_COLUMNS))
+            .option("connection", options.secondary.reveal())
+            .option("queues", ",".join(options.queues))
+            .option("partitions", self._workers)
+            .option("maxRowsPerQueue", rows)
+            .option("longPoll", options.long_poll_s)
+            .load()
+        )
+
+    def _checkpoint(self) -> str:
+        if self._options.checkpoint is not None:
+            return str(self._options.checkpoint)
+        self._folder = tempfile.TemporaryDirectory(prefix="twinbus-syphon-")
+        return self._folder.name
+
+    def _round(self, rows: DataFrame, batch: int) -> None:
+        if self._stopping.is_set():
+            return
+        with self._busy:
+            began = time.monotonic()
+            orders = self._destinations.orders(time.time())
+            task = partial(
+                carry,
+                primary=self._options.primary,
+                secondary=self._options.secondary,
+                orders=orders,
+            )
+            done = rows.mapInArrow(task, TALLY_DDL).toArrow()
+            tallies = tallies_of(done.to_pylist())
+            took_s = time.monotonic() - began
+            self._destinations.learn(tallies, time.time(), took_s)
+            self.progress.learn(tallies, took_s)
+        moved = any(each.outcome in ("moved", "dead-lettered", "duplicated") for each in tallies)
+        if moved:
+            self._moved_at = time.monotonic()
+        elif tallies:
+            self._pause()
+
+    def _pause(self) -> None:
+        """Nothing moves. Ask those that are down whether they are back, and receive nothing."""
+        ends = time.time() + PAUSE_S
+        while not self._stopping.is_set() and time.time() < ends:
+            due = self._destinations.next_try(time.time())
+            if due is None:
+                # Nobody is down; messages wait for others before them, whose locks must end.
+                self._stopping.wait(HELD_S)
+                return
+            self._stopping.wait(max(0.0, min(due, ends) - time.time()))
+            back = [self._is_back(name) for name in self._due()]
+            if any(back):
+                return
+
+    def _due(self) -> list[str]:
+        resting = set(self._destinations.resting(time.time()))
+        return [name for name in self._destinations.down() if name not in resting]
+
+    def _is_back(self, destination: str) -> bool:
+        post = SdkPost(self._options.primary, self._options.secondary, self._looking)
+        try:
+            post.limit(destination)
+        except UnavailableError:
+            self._destinations.failed(destination, time.time())
+            return False
+        except Exception:  # noqa: BLE001  it answers; what it says, the next round will hear
+            return True
+        return True
+
+    def _is_empty(self) -> bool:
+        """Whether nothing is in any backlog queue, locked or not, and no round is under way."""
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            return not any(
+                self._looking.receiver(self._options.secondary, queue).peek(1)
+                for queue in self._options.queues
+            )
+        except ServiceBusError:
+            return False
+        finally:
+            self._busy.release()
+
+    def _raise_failure(self) -> None:
+        if self._query is None:
+            return
+        failure = self._query.exception()
+        if failure is not None:
+            raise SyphonError(f"the syphon has failed: {_first_line(failure)}") from failure
+
+
+def _destination(message: bytes) -> str | None:
+    """Where it belongs; None for the second and later parts of a message."""
+    properties = Received("", None, message, 0).application_properties
+    try:
+        part = part_of(properties)
+        return None if part is not None and part[1] else home_of(properties).path
+    except EnvelopeError:
+        return NOWHERE
+
+
+def _first_line(error: Any) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def queue_names(paths: Sequence[str]) -> tuple[str, ...]:
+    """Without doubles, in a stable order."""
+    return tuple(dict.fromkeys(paths))
