@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, pair
+from twinbus.commands import broker, pair, syphon
 
 app = typer.Typer(
     name="twinbus",
@@ -20,8 +20,13 @@ def twinbus() -> None:
 
 
 app.command()(broker.broker)
-app.command()(pair.backlog)
 app.command()(pair.check)
+app.command()(syphon.syphon)
+
+backlog = typer.Typer(invoke_without_command=True, help=pair.backlog.__doc__)
+backlog.callback()(pair.backlog)
+backlog.command()(syphon.redrive)
+app.add_typer(backlog, name="backlog")
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from twinbus.commands.terminal import (
 
 
 def backlog(
+    context: typer.Context,
     secondary: Secondary = None,
     primary_name: Annotated[
         str | None,
@@ -45,6 +46,8 @@ def backlog(
     from twinbus.paired.blocking.manager import NamespaceManager
     from twinbus.paired.waiting import backlog_queues, look
 
+    if context.invoked_subcommand is not None:
+        return
     text = connection(secondary, "--secondary", "TWINBUS_SECONDARY")
     try:
         with (

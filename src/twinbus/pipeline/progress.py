@@ -81,6 +81,7 @@ class Progress:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._now = Snapshot()
+        self._looked_at_round = 0
 
     def learn(self, tallies: Iterable[Tally], took_s: float) -> None:
         with self._lock:
@@ -112,6 +113,11 @@ class Progress:
             for destination, messages in left.items():
                 self._now.destinations.setdefault(destination, Count()).left = messages
             self._now.left, self._now.left_is_exact = total, exact
+            self._looked_at_round = self._now.rounds
+
+    def is_stale(self) -> bool:
+        """Whether there was a round since the last look."""
+        return self._looked_at_round != self._now.rounds
 
     def snapshot(self) -> Snapshot:
         with self._lock:
@@ -123,9 +129,15 @@ class Progress:
 class Listener(StreamingQueryListener):
     """Tells whoever wants to know whenever Spark says that the query got on, idles or ended."""
 
-    def __init__(self, progress: Progress, tell: Callable[[Snapshot], None]) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        tell: Callable[[Snapshot], None],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
         self._progress = progress
         self._tell = tell
+        self._look = look
         self._last = Snapshot()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's name
@@ -135,6 +147,8 @@ class Listener(StreamingQueryListener):
         self._publish()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  Spark's name
+        if self._progress.is_stale():
+            self._look()
         self._publish()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  Spark's name

@@ -16,7 +16,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,8 +34,8 @@ from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.links import Links
 from twinbus.pipeline.post import TALLY_DDL, SdkPost, carry, tallies_of
 from twinbus.pipeline.progress import Listener, Progress, Snapshot
-from twinbus.pipeline.rounds import Destinations
-from twinbus.pipeline.source import FORMAT, ROWS_A_QUEUE, ServiceBusSource
+from twinbus.pipeline.rounds import LEFT, Destinations, Tally
+from twinbus.pipeline.source import BITE, FORMAT, ROWS_A_QUEUE, ServiceBusSource
 from twinbus.pipeline.translation import BACKLOG_COLUMNS, TimeToLive, homeward
 from twinbus.pipeline.watch import LONG_POLL_S
 
@@ -49,7 +49,12 @@ PAUSE_S: Final = 30.0
 HELD_S: Final = 2.0
 # What was left behind is receivable after a minute. If nothing has moved for longer, nothing will.
 PATIENCE_S: Final = 100.0
-LOOK_S: Final = 10.0
+# A round that is under way when the syphon is stopped has this long to end.
+STOP_S: Final = 3.0
+# How often somebody who waits for the backlog to be empty looks.
+LOOK_S: Final = 0.25
+# How often the backlog is counted while messages move.
+COUNT_S: Final = 10.0
 # Of each queue, so many messages are looked at to see where they belong.
 LOOKED_AT: Final = 250
 
@@ -96,19 +101,22 @@ class Syphon:
         self._destinations = Destinations(
             self._workers, options.rate, options.time_to_live == "remaining"
         )
-        self._listener = Listener(self.progress, tell)
+        self._listener = Listener(self.progress, tell, self.look)
         self._query: StreamingQuery | None = None
         self._stopping = threading.Event()
         self._busy = threading.Lock()
         self._moved_at = time.monotonic()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._looking = Links()
+        self._looked_at = time.monotonic()
+        # Of the thread that drains, and of Spark's, which calls for rounds and listeners.
+        self._own_links, self._round_links = Links(), Links()
 
     # ------------------------------------------------------------ from outside
 
     def start(self) -> None:
         """Move whatever comes, from now on."""
         self._spark.dataSource.register(ServiceBusSource)
+        self._spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BITE)
         self._spark.streams.addListener(self._listener)
         rows = homeward(self._backlog(), self._options.time_to_live)
         self._query = (
@@ -117,45 +125,55 @@ class Syphon:
             .option("checkpointLocation", self._checkpoint())
             .start()
         )
-        self._moved_at = time.monotonic()
 
-    def stop(self) -> None:
-        """Finish the round that is under way, and end."""
+    def stop(self, within_s: float = STOP_S) -> None:
+        """End the query, after the round that is under way if that does not take too long.
+
+        What a round that was cut short has received comes back when its locks end.
+        """
         self._stopping.set()
+        query, self._query = self._query, None
+        if query is None:
+            return
+        in_time = self._busy.acquire(timeout=within_s)
         try:
-            if self._query is not None:
-                self._query.stop()
+            query.stop()
         finally:
-            self._query = None
+            if in_time:
+                self._busy.release()
             self._spark.streams.removeListener(self._listener)
-            self._looking.close()
+            self._own_links.close()
+            self._round_links.close()
             if self._folder is not None:
                 self._folder.cleanup()
 
-    def wait(self, within_s: float | None = None) -> bool:
-        """Until it ends; raises SyphonError if that was a failure. False if the time is up."""
-        assert self._query is not None
-        ended = self._query.awaitTermination(None if within_s is None else max(1, round(within_s)))
-        self._raise_failure()
-        return bool(ended) or within_s is None
+    def quit(self) -> None:
+        """End Spark too."""
+        self._spark.stop()
 
-    def is_running(self) -> bool:
-        return self._query is not None and self._query.isActive
+    def check(self) -> None:
+        """Raise SyphonError if the query has failed."""
+        failure = self._query.exception() if self._query is not None else None
+        if failure is not None:
+            raise SyphonError(f"the syphon has failed: {_first_line(failure)}") from failure
 
-    def drain(self, patience_s: float = PATIENCE_S) -> bool:
-        """Start, move everything home, and stop. False if something stays that does not move."""
+    def drain(self, patience_s: float = PATIENCE_S, stopped: threading.Event | None = None) -> bool:
+        """Start, move everything home, and stop. False if something stays that does not move, or
+        if ``stopped`` was set."""
+        stopped = stopped or threading.Event()
         self.start()
         try:
-            while True:
-                self._raise_failure()
+            while not stopped.wait(LOOK_S):
+                self.check()
                 if self._is_empty():
                     return True
-                if time.monotonic() - self._moved_at > patience_s:
-                    return False
-                self._stopping.wait(0.25)
+                if self._stands_still(patience_s):
+                    break
+            return False
         finally:
-            self.look()
             self.stop()
+            self._count(self._own_links)
+            self._own_links.close()
 
     def down(self) -> dict[str, str]:
         """The destinations that do not take messages, and what they say."""
@@ -163,11 +181,15 @@ class Syphon:
 
     def look(self) -> None:
         """Count what is in the backlog, by destination; exact where a queue has few messages."""
+        with self._busy:
+            self._count(self._round_links)
+
+    def _count(self, kept: Links) -> None:
         found: dict[str, int] = {}
         total, exact = 0, True
         for queue in self._options.queues:
             try:
-                messages = self._looking.receiver(self._options.secondary, queue).peek(LOOKED_AT)
+                messages = kept.receiver(self._options.secondary, queue).peek(LOOKED_AT)
             except ServiceBusError:
                 exact = False
                 continue
@@ -208,23 +230,32 @@ class Syphon:
             return
         with self._busy:
             began = time.monotonic()
-            orders = self._destinations.orders(time.time())
-            task = partial(
-                carry,
-                primary=self._options.primary,
-                secondary=self._options.secondary,
-                orders=orders,
-            )
-            done = rows.mapInArrow(task, TALLY_DDL).toArrow()
-            tallies = tallies_of(done.to_pylist())
+            try:
+                tallies = self._carried(rows)
+            except Exception:
+                if self._stopping.is_set():
+                    return  # cut short
+                raise
             took_s = time.monotonic() - began
             self._destinations.learn(tallies, time.time(), took_s)
             self.progress.learn(tallies, took_s)
-        moved = any(each.outcome in ("moved", "dead-lettered", "duplicated") for each in tallies)
-        if moved:
+            if time.monotonic() - self._looked_at > COUNT_S:
+                self._looked_at = time.monotonic()
+                self._count(self._round_links)
+        if any(each.outcome not in LEFT for each in tallies):
             self._moved_at = time.monotonic()
         elif tallies:
             self._pause()
+
+    def _carried(self, rows: DataFrame) -> list[Tally]:
+        """The one action of a micro-batch: to evaluate the rows twice would be to receive twice."""
+        task = partial(
+            carry,
+            primary=self._options.primary,
+            secondary=self._options.secondary,
+            orders=self._destinations.orders(time.time()),
+        )
+        return tallies_of(rows.mapInArrow(task, TALLY_DDL).toArrow().to_pylist())
 
     def _pause(self) -> None:
         """Nothing moves. Ask those that are down whether they are back, and receive nothing."""
@@ -245,7 +276,7 @@ class Syphon:
         return [name for name in self._destinations.down() if name not in resting]
 
     def _is_back(self, destination: str) -> bool:
-        post = SdkPost(self._options.primary, self._options.secondary, self._looking)
+        post = SdkPost(self._options.primary, self._options.secondary, self._round_links)
         try:
             post.limit(destination)
         except UnavailableError:
@@ -255,26 +286,24 @@ class Syphon:
             return True
         return True
 
+    def _stands_still(self, patience_s: float) -> bool:
+        """Whether nothing has moved for so long, though there were rounds."""
+        tried = self.progress.snapshot().rounds > 0 and not self._busy.locked()
+        return tried and time.monotonic() - self._moved_at > patience_s
+
     def _is_empty(self) -> bool:
         """Whether nothing is in any backlog queue, locked or not, and no round is under way."""
         if not self._busy.acquire(blocking=False):
             return False
         try:
             return not any(
-                self._looking.receiver(self._options.secondary, queue).peek(1)
+                self._own_links.receiver(self._options.secondary, queue).peek(1)
                 for queue in self._options.queues
             )
         except ServiceBusError:
             return False
         finally:
             self._busy.release()
-
-    def _raise_failure(self) -> None:
-        if self._query is None:
-            return
-        failure = self._query.exception()
-        if failure is not None:
-            raise SyphonError(f"the syphon has failed: {_first_line(failure)}") from failure
 
 
 def _destination(message: bytes) -> str | None:
@@ -289,8 +318,3 @@ def _destination(message: bytes) -> str | None:
 
 def _first_line(error: Any) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def queue_names(paths: Sequence[str]) -> tuple[str, ...]:
-    """Without doubles, in a stable order."""
-    return tuple(dict.fromkeys(paths))

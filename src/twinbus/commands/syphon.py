@@ -1,0 +1,320 @@
+"""`twinbus syphon` moves the backlog home; `twinbus backlog redrive` tries again what was left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twinbus.commands.terminal import (
+    DOES_NOT_WORK,
+    Json,
+    Primary,
+    Secondary,
+    connection,
+    fail,
+    first_line,
+    print_json,
+    print_table,
+    progress,
+    refuse,
+)
+
+if TYPE_CHECKING:
+    from twinbus.pipeline.progress import Snapshot
+    from twinbus.pipeline.syphon import Syphon, SyphonOptions
+
+_PrimaryName = Annotated[
+    str | None,
+    typer.Option(
+        "--primary-name",
+        help="What the backlog queues' paths begin with. Default: the primary's first DNS label.",
+    ),
+]
+
+
+def syphon(
+    primary: Primary = None,
+    secondary: Secondary = None,
+    once: Annotated[bool, typer.Option("--once", help="End when the backlog is empty.")] = False,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", help="A Spark master. Default: this machine, all its cores."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", help="A folder or URL for Spark's notes. Default: temporary."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", help="At most so many messages a second. Default: as they go."),
+    ] = None,
+    ttl: Annotated[
+        str,
+        typer.Option("--ttl", help="whole: live as long as sent; remaining: less what was waited."),
+    ] = "whole",
+    long_poll: Annotated[
+        float, typer.Option("--long-poll", min=1, help="Seconds that one receive waits.")
+    ] = 900,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", help="A backlog queue; give several. Default: the primary's."),
+    ] = None,
+    primary_name: _PrimaryName = None,
+    patience: Annotated[
+        float,
+        typer.Option("--patience", min=1, help="With --once: give up if nothing moves so long."),
+    ] = 100,
+    http_port: Annotated[
+        int | None,
+        typer.Option("--http-port", help="Serve /metrics and /progress on this port of loopback."),
+    ] = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Move every message in the backlog to the queue or topic it was sent to.
+
+    Example: twinbus syphon --primary "$PRIMARY" --secondary "$SECONDARY" --once
+    """
+    _log(verbose)
+    try:
+        from twinbus.pipeline.credentials import Secret
+        from twinbus.pipeline.syphon import SyphonError, SyphonOptions
+    except ImportError as error:
+        refuse(f"the syphon needs more packages ({error.name}): pip install 'twinbus[syphon]'")
+    home = Secret(connection(primary, "--primary", "TWINBUS_PRIMARY"))
+    away = Secret(connection(secondary, "--secondary", "TWINBUS_SECONDARY"))
+    queues = tuple(queue or ()) or _queues(home, away, primary_name)
+    try:
+        options = SyphonOptions(
+            home,
+            away,
+            queues,
+            checkpoint=checkpoint,
+            rate=rate,
+            time_to_live=ttl,  # type: ignore[arg-type]  # it is checked there
+            long_poll_s=long_poll,
+        )
+    except SyphonError as error:
+        refuse(str(error))
+    with _stoppable(with_parent) as stopped, _bar(hidden=as_json) as tell:
+        made = _start(options, master, tell)
+        try:
+            empty = _run(made, stopped, http_port, patience if once else None)
+        except SyphonError as error:
+            fail(str(error))
+        finally:
+            _quit(made)
+    _report(made, as_json=as_json, once=once, empty=empty)
+
+
+def _log(verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    terminal = sys.stderr.isatty()
+    level = logging.DEBUG if verbose else logging.WARNING if terminal else logging.INFO
+    logging.getLogger("twinbus").setLevel(level)
+    # What the SDK and Spark's bridge have to say about an outage, the syphon says in fewer words.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger("azure").setLevel(logging.DEBUG if verbose else logging.CRITICAL)
+
+
+def _queues(primary: Any, secondary: Any, name: str | None) -> tuple[str, ...]:
+    from azure.servicebus.exceptions import ServiceBusError
+
+    from twinbus.pipeline.backlog import find_queues
+    from twinbus.pipeline.backlog import primary_name as name_of
+    from twinbus.pipeline.links import Links
+
+    name = name or name_of(primary)
+    kept = Links()
+    try:
+        found = find_queues(secondary, name, kept)
+    except ServiceBusError as error:
+        fail(f"the secondary did not answer: {first_line(error)}")
+    finally:
+        kept.close()
+    if not found:
+        refuse(
+            f"the secondary has no backlog queue of a primary called {name}: pair it first, or "
+            "say --primary-name if the pairing has another name for it"
+        )
+    return found
+
+
+def _start(options: SyphonOptions, master: str | None, tell: Callable[[Snapshot], None]) -> Syphon:
+    from twinbus.errors import TwinbusError
+    from twinbus.pipeline.engine import spark_session
+    from twinbus.pipeline.syphon import Syphon
+
+    try:
+        return Syphon(spark_session("twinbus syphon", master=master), options, tell)
+    except TwinbusError as error:
+        refuse(str(error))
+
+
+def _run(
+    made: Syphon, stopped: threading.Event, http_port: int | None, patience: float | None
+) -> bool:
+    """Until it is stopped, or the backlog is empty; whether it is."""
+    from twinbus.pipeline.progress import ProgressServer
+
+    server = None
+    if http_port is not None:
+        try:
+            server = ProgressServer(made.progress, http_port)
+        except OSError as error:
+            refuse(f"--http-port {http_port}: {error.strerror}; choose another")
+        typer.echo(f"progress at http://127.0.0.1:{server.port}/progress", err=True)
+    try:
+        if patience is not None:
+            return made.drain(patience, stopped)
+        made.start()
+        while not stopped.wait(0.5):
+            made.check()
+        made.stop()
+        return False
+    finally:
+        if server is not None:
+            server.close()
+
+
+def _quit(made: Syphon) -> None:
+    made.stop()
+    made.quit()
+
+
+@contextmanager
+def _stoppable(with_parent: bool) -> Iterator[threading.Event]:
+    """Set by Ctrl-C, SIGTERM and, if wanted, the end of whoever started us."""
+    stopped = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stopped.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    if with_parent:
+        threading.Thread(target=_await_orphanhood, args=(stopped,), daemon=True).start()
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _await_orphanhood(stopped: threading.Event) -> None:
+    """Standard input ends when the process at its other end does."""
+    while os.read(0, 4096):
+        pass
+    stopped.set()
+
+
+@contextmanager
+def _bar(*, hidden: bool) -> Iterator[Callable[[Any], None]]:
+    """A progress bar on a terminal; elsewhere the log says as much."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if hidden or not console.is_terminal:
+        yield lambda snapshot: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("starting Spark", total=None)
+
+        def tell(now: Snapshot) -> None:
+            left = (
+                "" if now.left is None else f", {now.left}{'' if now.left_is_exact else '+'} left"
+            )
+            words = f"{now.moved} home, {now.failed} failed, {now.dead_lettered} set aside{left}"
+            known = now.left is not None and now.left_is_exact
+            total = now.moved + now.left if known and now.left is not None else None
+            bars.update(task, description=words, completed=now.moved, total=total)
+
+        yield tell
+
+
+def _report(made: Syphon, *, as_json: bool, once: bool, empty: bool) -> None:
+    now = made.progress.snapshot()
+    if as_json:
+        print_json({"empty": empty, **now.as_json()})
+    else:
+        columns = ("destination", "moved", "failed", "dead-lettered", "duplicates", "left")
+        rows = [
+            [
+                name,
+                str(c.moved),
+                str(c.failed),
+                str(c.dead_lettered),
+                str(c.duplicates),
+                _or(c.left),
+            ]
+            for name, c in sorted(now.destinations.items())
+        ]
+        if rows:
+            print_table(columns, rows)
+        typer.echo(f"{now.moved} messages went home")
+    if once and not empty:
+        for name, said in made.down().items():
+            typer.echo(f"twinbus: {name} does not take messages: {said}", err=True)
+        typer.echo("twinbus: the backlog is not empty; run it again when they are back", err=True)
+        raise typer.Exit(DOES_NOT_WORK)
+
+
+def _or(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def redrive(
+    secondary: Secondary = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", help="Only this backlog queue; give several."),
+    ] = None,
+    primary_name: Annotated[
+        str | None,
+        typer.Option("--primary-name", help="Whose backlog, as `contoso`; or give --queue."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="At most so many messages a queue.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Send again what the syphon has set aside: from a backlog queue's dead letters to the queue.
+
+    Example: twinbus backlog redrive --secondary "$SECONDARY" --primary-name contoso
+    """
+    from azure.servicebus.exceptions import ServiceBusError
+
+    from twinbus.pipeline.backlog import find_queues
+    from twinbus.pipeline.backlog import redrive as send_again
+    from twinbus.pipeline.credentials import Secret
+    from twinbus.pipeline.links import Links
+
+    away = Secret(connection(secondary, "--secondary", "TWINBUS_SECONDARY"))
+    if not queue and not primary_name:
+        refuse("whose backlog? Give --primary-name, or --queue")
+    kept = Links()
+    try:
+        queues = tuple(queue or ()) or find_queues(away, primary_name or "", kept)
+        if not queues:
+            refuse(f"the secondary has no backlog queue of a primary called {primary_name}")
+        with progress("sending again", hidden=as_json) as moving:
+            done = send_again(away, queues, kept, limit, moving)
+    except ServiceBusError as error:
+        fail(f"the secondary did not answer: {first_line(error)}")
+    finally:
+        kept.close()
+    if as_json:
+        print_json({"redriven": done, "total": sum(done.values())})
+    else:
+        typer.echo(f"{sum(done.values())} messages were sent again")
