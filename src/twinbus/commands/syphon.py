@@ -154,10 +154,11 @@ def _queues(primary: Any, secondary: Any, name: str | None) -> tuple[str, ...]:
 def _start(options: SyphonOptions, master: str | None, tell: Callable[[Snapshot], None]) -> Syphon:
     from twinbus.errors import TwinbusError
     from twinbus.pipeline.engine import spark_session
-    from twinbus.pipeline.syphon import Syphon
+    from twinbus.pipeline.syphon import SETTINGS, Syphon
 
     try:
-        return Syphon(spark_session("twinbus syphon", master=master), options, tell)
+        spark = spark_session("twinbus syphon", master=master, conf=SETTINGS, short_run=True)
+        return Syphon(spark, options, tell)
     except TwinbusError as error:
         refuse(str(error))
 

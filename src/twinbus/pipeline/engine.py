@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from twinbus.errors import TwinbusError
+from twinbus.pipeline.archive import using_option
 from twinbus.pipeline.java import find_java
 
 if TYPE_CHECKING:
@@ -115,10 +116,11 @@ def _started(app_name: str, settings: Mapping[str, str], log: Path | None) -> Sp
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    os.environ["JAVA_HOME"] = str(find_java().home)
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = SparkConf(loadDefaults=False).setAppName(app_name)
-    for key, value in settings.items():
+    for key, value in {"spark.driver.defaultJavaOptions": using_option(java), **settings}.items():
         chosen.set(key, value)
     with log.open("a+b") if log is not None else tempfile.TemporaryFile() as said:
         gateway = _launched(chosen, said)

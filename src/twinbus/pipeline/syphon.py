@@ -16,12 +16,13 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -57,6 +58,10 @@ LOOK_S: Final = 0.25
 COUNT_S: Final = 10.0
 # Of each queue, so many messages are looked at to see where they belong.
 LOOKED_AT: Final = 250
+
+
+# What a session for the syphon is to be started with.
+SETTINGS: Final = {"spark.python.daemon.module": "twinbus.pipeline.daemon"}
 
 
 class SyphonError(TwinbusError):
@@ -116,6 +121,7 @@ class Syphon:
     def start(self) -> None:
         """Move whatever comes, from now on."""
         self._spark.dataSource.register(ServiceBusSource)
+        threading.Thread(target=self._warm_up, daemon=True).start()
         self._spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BITE)
         self._spark.streams.addListener(self._listener)
         rows = homeward(self._backlog(), self._options.time_to_live)
@@ -219,6 +225,14 @@ class Syphon:
             .load()
         )
 
+    def _warm_up(self) -> None:
+        """Have Spark start its Python workers now, while it prepares the query, and not then."""
+        try:
+            self._spark.range(1).mapInArrow(_unchanged, "id bigint").collect()
+        except Exception:
+            # It is the query's to fail, not this one's; and Spark may be ending already.
+            log.debug("the warm-up did not work", exc_info=True)
+
     def _checkpoint(self) -> str:
         if self._options.checkpoint is not None:
             return str(self._options.checkpoint)
@@ -314,6 +328,10 @@ def _destination(message: bytes) -> str | None:
         return None if part is not None and part[1] else home_of(properties).path
     except EnvelopeError:
         return NOWHERE
+
+
+def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
 
 
 def _first_line(error: Any) -> str:
