@@ -98,6 +98,24 @@ class BacklogQueueIn(PairingEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonStarted(PairingEvent):
+    pid: int
+
+    def __str__(self) -> str:
+        return f"the syphon for {self.namespace} has started, as process {self.pid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonEnded(PairingEvent):
+    """It was not asked to. What is in the backlog stays there until it runs again."""
+
+    error: str
+
+    def __str__(self) -> str:
+        return f"the syphon for {self.namespace} has ended: {self.error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(PairingEvent):
     def __str__(self) -> str:
         return f"the factory of {self.namespace} was closed"

@@ -21,6 +21,8 @@ from twinbus.paired.events import (
     Pinged,
     Restored,
     Suspected,
+    SyphonEnded,
+    SyphonStarted,
 )
 
 Listener = Callable[[PairingEvent], None]
@@ -31,6 +33,8 @@ _LEVELS: Final = {
     Diverted: logging.WARNING,
     BacklogQueueOut: logging.WARNING,
     Faulted: logging.ERROR,
+    SyphonEnded: logging.ERROR,
+    SyphonStarted: logging.INFO,
     Restored: logging.INFO,
     BacklogQueueIn: logging.INFO,
     Closed: logging.INFO,

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.core.credentials import AzureNamedKeyCredential
 from tests.unit.paired.fakes import CONNECTION
 
 import twinbus
@@ -104,9 +105,11 @@ def test_a_namespace_is_not_paired_with_itself() -> None:
         paired("Contoso-Backup")
 
 
-def test_asking_for_the_syphon_says_that_it_is_not_there_yet() -> None:
-    with pytest.raises(PairingError, match="enable_syphon=False"):
-        paired("contoso", enable_syphon=True)
+def test_the_syphon_needs_connection_strings_to_hand_on() -> None:
+    credential = AzureNamedKeyCredential("RootManageSharedAccessKey", "a2V5")
+    factory = MessagingFactory("contoso.servicebus.windows.net", credential)
+    with pytest.raises(PairingError, match=r"made from a connection string.*enable_syphon=False"):
+        factory.pair_namespace(options(enable_syphon=True))
 
 
 def test_another_kind_of_options_is_refused() -> None:

@@ -17,6 +17,7 @@ from azure.servicebus.aio import ServiceBusClient
 from twinbus.errors import FactoryFaultedError, PairingError
 from twinbus.paired.aio.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.paired.aio.gatherer import Gatherer
+from twinbus.paired.aio.keeper import Keeper
 from twinbus.paired.aio.link import adopt
 from twinbus.paired.aio.pairing import Pairing
 from twinbus.paired.aio.receiver import MessageReceiver, adopt_receiver
@@ -27,6 +28,7 @@ from twinbus.paired.entity_path import parse_path
 from twinbus.paired.events import Closed, Faulted
 from twinbus.paired.failover import State
 from twinbus.paired.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.syphon import SyphonProcess, check_syphon
 from twinbus.paired.telemetry import Announcer, Listener
 
 PARTNER_S = 5.0
@@ -58,11 +60,15 @@ class MessagingFactory(ServiceBusClient):
         self._partner: MessagingFactory | None = None
         self._ended = Signal()
         self._end: str | None = None  # why every later call fails
+        self._keeper: Keeper | None = None
+        # Kept for the syphon alone, which is another process and needs it there.
+        self._connection_string: str | None = None
 
     @classmethod
     def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
         made = super().from_connection_string(conn_str, **kwargs)
         assert isinstance(made, cls)
+        made._connection_string = conn_str
         return made
 
     async def __aenter__(self) -> Self:
@@ -82,6 +88,15 @@ class MessagingFactory(ServiceBusClient):
         options._mark_healthy = pairing.mark_path_healthy
         self._partner, secondary._partner = secondary, self
         self.pairing = pairing
+        if options.enable_syphon:
+            self._start_syphon(secondary, queues)
+
+    def _start_syphon(self, secondary: MessagingFactory, queues: list[str]) -> None:
+        assert self._connection_string is not None
+        assert secondary._connection_string is not None
+        process = SyphonProcess(self._connection_string, secondary._connection_string, queues)
+        self._keeper = Keeper(process, self.fully_qualified_namespace, self._announcer, self._crew)
+        self._keeper.start()
 
     def _check_pair(self, options: PairedNamespaceOptions) -> MessagingFactory:
         if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
@@ -112,10 +127,7 @@ class MessagingFactory(ServiceBusClient):
                 "must be another namespace, best in another region"
             )
         if options.enable_syphon:
-            raise PairingError(
-                "enable_syphon: the syphon is not part of this version; pair with "
-                "enable_syphon=False, and leave the backlog where it is until it is"
-            )
+            check_syphon(self, secondary)
         secondary.check_open()
         return secondary
 
@@ -234,6 +246,8 @@ class MessagingFactory(ServiceBusClient):
         self._ended.set()
 
     async def _shut(self) -> None:
+        if self._keeper is not None:
+            await self._keeper.stop()
         if self.pairing is not None:
             self.pairing.stop()
             await self._crew.stop()

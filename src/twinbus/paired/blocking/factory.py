@@ -18,6 +18,7 @@ from azure.servicebus import ServiceBusClient
 from twinbus.errors import FactoryFaultedError, PairingError
 from twinbus.paired.blocking.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.paired.blocking.gatherer import Gatherer
+from twinbus.paired.blocking.keeper import Keeper
 from twinbus.paired.blocking.link import adopt
 from twinbus.paired.blocking.pairing import Pairing
 from twinbus.paired.blocking.receiver import MessageReceiver, adopt_receiver
@@ -28,6 +29,7 @@ from twinbus.paired.entity_path import parse_path
 from twinbus.paired.events import Closed, Faulted
 from twinbus.paired.failover import State
 from twinbus.paired.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.syphon import SyphonProcess, check_syphon
 from twinbus.paired.telemetry import Announcer, Listener
 
 PARTNER_S = 5.0
@@ -59,11 +61,15 @@ class MessagingFactory(ServiceBusClient):
         self._partner: MessagingFactory | None = None
         self._ended = Signal()
         self._end: str | None = None  # why every later call fails
+        self._keeper: Keeper | None = None
+        # Kept for the syphon alone, which is another process and needs it there.
+        self._connection_string: str | None = None
 
     @classmethod
     def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
         made = super().from_connection_string(conn_str, **kwargs)
         assert isinstance(made, cls)
+        made._connection_string = conn_str
         return made
 
     def __enter__(self) -> Self:
@@ -83,6 +89,15 @@ class MessagingFactory(ServiceBusClient):
         options._mark_healthy = pairing.mark_path_healthy
         self._partner, secondary._partner = secondary, self
         self.pairing = pairing
+        if options.enable_syphon:
+            self._start_syphon(secondary, queues)
+
+    def _start_syphon(self, secondary: MessagingFactory, queues: list[str]) -> None:
+        assert self._connection_string is not None
+        assert secondary._connection_string is not None
+        process = SyphonProcess(self._connection_string, secondary._connection_string, queues)
+        self._keeper = Keeper(process, self.fully_qualified_namespace, self._announcer, self._crew)
+        self._keeper.start()
 
     def _check_pair(self, options: PairedNamespaceOptions) -> MessagingFactory:
         if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
@@ -113,10 +128,7 @@ class MessagingFactory(ServiceBusClient):
                 "must be another namespace, best in another region"
             )
         if options.enable_syphon:
-            raise PairingError(
-                "enable_syphon: the syphon is not part of this version; pair with "
-                "enable_syphon=False, and leave the backlog where it is until it is"
-            )
+            check_syphon(self, secondary)
         secondary.check_open()
         return secondary
 
@@ -235,6 +247,8 @@ class MessagingFactory(ServiceBusClient):
         self._ended.set()
 
     def _shut(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
         if self.pairing is not None:
             self.pairing.stop()
             self._crew.stop()
