@@ -311,10 +311,17 @@ class Carrier:
             self._count(parcel, Outcome.SKIPPED, missing, until_ms=0)
 
     def _give_back(self) -> None:
+        lost: set[UUID] = set()
         for queue, tokens in _tokens(self._left).items():
-            self._post.abandon(queue, tokens)
-        for tally in self._tallies.values():
-            if tally.outcome in LEFT:
+            lost.update(self._post.abandon(queue, tokens))
+        # What could not be given back stays locked, and those behind it must know.
+        stuck = {
+            (each.queue, each.destination)
+            for each in self._left
+            if lost.intersection(each.tokens)
+        }
+        for (queue, destination, outcome), tally in self._tallies.items():
+            if outcome in LEFT and (queue, destination) not in stuck:
                 tally.until_ms = 0
 
     def _count(
