@@ -22,10 +22,8 @@ from twinbus import envelope
 from twinbus.errors import EnvelopeError
 from twinbus.pipeline.rounds import LEFT, Orders, Outcome, Tally
 
-# A lock with less than this left is renewed before its message is sent.
-RENEW_MS: Final = 20_000
-# What a renewed lock lasts: that of the backlog queues.
-LOCK_MS: Final = 60_000
+# A lock with less than this part of its time left is renewed before its message is sent.
+RENEW_AT: Final = 1 / 3
 # The parts of one message were sent together; those that have not come after this long never will.
 PARTS_MS: Final = 600_000
 # What is sent at once must be settled within its locks.
@@ -102,6 +100,7 @@ class Parcel:
     number: int
     tokens: list[UUID]
     locked_until_ms: int
+    lock_ms: int  # how long a lock of its queue lasts
     received_ms: int
     destination: str
     message: bytes
@@ -192,7 +191,7 @@ class Carrier:
             if destination in self._down:
                 self._leave(some, *self._down[destination])
             else:
-                self._try(destination, self._renewed(some))
+                self._try(destination, some)
 
     def _may_go(self, parcel: Parcel) -> bool:
         """Whether it is its turn; if not, it is left."""
@@ -218,14 +217,14 @@ class Carrier:
     def _renewed(self, parcels: list[Parcel]) -> list[Parcel]:
         """Those whose lock lasts. A queue of which one has lost its lock stays behind whole."""
         now = self._post.now_ms()
-        short = [parcel for parcel in parcels if parcel.locked_until_ms < now + RENEW_MS]
+        short = [each for each in parcels if each.locked_until_ms < now + each.lock_ms * RENEW_AT]
         if not short:
             return parcels
         lost: set[UUID] = set()
         for queue, tokens in _tokens(short).items():
             lost.update(self._post.renew(queue, tokens))
         for parcel in short:
-            parcel.locked_until_ms = now + LOCK_MS
+            parcel.locked_until_ms = now + parcel.lock_ms
         behind = {each.queue for each in short if lost.intersection(each.tokens)}
         staying = [each for each in parcels if each.queue in behind]
         self._leave(staying, Outcome.SKIPPED, "its lock, or that of one before it, has ended")
@@ -240,6 +239,9 @@ class Carrier:
             self._stop(destination, parcels, error)
             return
         while todo:
+            todo = self._lasting(todo)
+            if not todo:
+                return
             some = todo.pop(0)
             try:
                 self._post.send(destination, [parcel.message for parcel in some])
@@ -254,6 +256,16 @@ class Carrier:
             else:
                 self._settle(some)
                 self._keep_pace(destination, len(some))
+
+    def _lasting(self, todo: list[list[Parcel]]) -> list[list[Parcel]]:
+        """The transfers, their locks renewed where one comes to its end, less what lost its own.
+        Before every transfer, because the one before it may have taken long."""
+        waiting = [parcel for some in todo for parcel in some]
+        staying = {each.queue for each in waiting} - {each.queue for each in self._renewed(waiting)}
+        if not staying:
+            return todo
+        going = ([each for each in some if each.queue not in staying] for some in todo)
+        return [some for some in going if some]
 
     def _transfers(self, destination: str, parcels: list[Parcel]) -> list[list[Parcel]]:
         if not parcels:
@@ -360,6 +372,7 @@ def _parcel(rows: Sequence[Row], destination: str, message: bytes) -> Parcel:
         number=min(row.number for row in rows),
         tokens=[row.token for row in rows],
         locked_until_ms=min(row.locked_until_ms for row in rows),
+        lock_ms=max(1, min(row.locked_until_ms - row.received_ms for row in rows)),
         received_ms=min(row.received_ms for row in rows),
         destination=destination,
         message=message,
