@@ -117,6 +117,7 @@ class Carrier:
         self._behind: set[tuple[str, str]] = set()  # who has messages left behind in this round
         self._down: dict[str, tuple[Outcome, str]] = {}
         self._tallies: dict[tuple[str, str, Outcome], Tally] = {}
+        self._partial: list[Tally] = []
 
     def carry(self, rows: Iterable[Row]) -> None:
         """Send these home and settle them; what cannot go now is left."""
@@ -135,7 +136,7 @@ class Carrier:
         moved = any(outcome is Outcome.MOVED for _, _, outcome in self._tallies)
         if not moved and not self._orders.keep:
             self._give_back()
-        return list(self._tallies.values())
+        return [*self._tallies.values(), *self._partial]
 
     # ------------------------------------------------------------ envelopes
 
@@ -311,16 +312,24 @@ class Carrier:
             self._count(parcel, outcome, error)
 
     def _set_aside(self, rows: list[Row]) -> None:
-        """Parts whose others did not come: left for the next round, or for good."""
-        parcel = _plain(rows[0])
+        """Parts whose others did not come: left for the next round, or for good.
+
+        A round ends somewhere, and may well end between two parts. So they are given back, and the
+        next round finds them beside the others. Only those that are found alone time and again,
+        left by a send that failed, stay locked for a while, and are given up in the end. Nothing
+        waits for them: they must not keep a whole queue.
+        """
+        parcel, group = _plain(rows[0]), rows[0].part_of or ""
         parcel.tokens = [row.token for row in rows]
-        missing = f"some of the parts of message {rows[0].part_of} are not in the queue"
-        if min(row.waited_ms for row in rows) > PARTS_MS:
+        alone = group in self._orders.alone
+        if alone and min(row.waited_ms for row in rows) > PARTS_MS:
+            missing = f"some of the parts of message {group} are not in the queue"
             self._refuse(parcel, INCOMPLETE, missing)
-        else:
-            # It stays locked, and nothing waits for it: parts without their others, left by a send
-            # that failed, must not keep a whole queue.
-            self._count(parcel, Outcome.SKIPPED, missing, until_ms=0)
+            return
+        if not alone:
+            self._post.abandon(parcel.queue, parcel.tokens)
+        key = (parcel.queue, parcel.destination, Outcome.PARTIAL)
+        self._partial.append(Tally(*key, len(rows), parcel.number, error=group))
 
     def _give_back(self) -> None:
         lost: set[UUID] = set()
@@ -336,21 +345,14 @@ class Carrier:
             if outcome in LEFT and (queue, destination) not in stuck:
                 tally.until_ms = 0
 
-    def _count(
-        self,
-        parcel: Parcel,
-        outcome: Outcome,
-        error: str | None = None,
-        until_ms: int | None = None,
-    ) -> None:
+    def _count(self, parcel: Parcel, outcome: Outcome, error: str | None = None) -> None:
         key = (parcel.queue, parcel.destination, outcome)
         tally = self._tallies.get(key)
         if tally is None:
             tally = self._tallies[key] = Tally(*key, lowest=parcel.number, error=error)
         tally.messages += 1
         tally.lowest = min(tally.lowest, parcel.number)
-        ends_ms = parcel.locked_until_ms if until_ms is None else until_ms
-        tally.until_ms = max(tally.until_ms, ends_ms)
+        tally.until_ms = max(tally.until_ms, parcel.locked_until_ms)
 
 
 def in_transfers(sizes: Sequence[int], limit: int) -> Iterator[slice]:

@@ -24,6 +24,10 @@ SKEW_MS: Final = 2_000
 # How a destination that was too busy is sent to: half as fast, then a little faster every round.
 SLOWER, FASTER = 0.5, 1.25
 SLOWEST: Final = 10.0
+# Parts of a message that are seen without the others for so long, never a longer time unseen, are
+# alone.
+ALONE_S: Final = 120.0
+UNSEEN_S: Final = 90.0
 UNHURRIED: Final = 20_000.0
 
 
@@ -36,9 +40,10 @@ class Outcome(StrEnum):
     BUSY = "busy"  # its destination asked us to wait
     FAILED = "failed"  # its destination did not take it
     SKIPPED = "skipped"  # it was not tried: its destination is left alone, or it is not its turn
+    PARTIAL = "partial"  # it is a part of a message whose other parts were not there
 
 
-LEFT: Final = frozenset((Outcome.BUSY, Outcome.FAILED, Outcome.SKIPPED))
+LEFT: Final = frozenset((Outcome.BUSY, Outcome.FAILED, Outcome.SKIPPED, Outcome.PARTIAL))
 
 
 @dataclass(slots=True)
@@ -51,7 +56,7 @@ class Tally:
     messages: int = 0
     lowest: int = 0  # the lowest sequence number among them
     until_ms: int = 0  # when the last of their locks ends; 0 if they were given back
-    error: str | None = None
+    error: str | None = None  # of PARTIAL: the message that they are parts of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Orders:
     # What is left behind stays locked, so that what lies behind it is reached. Where nothing moves
     # anyway it is given back, so that it is at hand when its destination is.
     keep: bool = False
+    alone: frozenset[str] = frozenset()  # messages some parts of which are not in the backlog
 
 
 @dataclass(slots=True)
@@ -96,6 +102,7 @@ class Destinations:
         self._deducts = deducts
         self._known: dict[str, _Destination] = {}
         self._holds: dict[tuple[str, str], list[Hold]] = {}
+        self._partial: dict[str, tuple[float, float]] = {}  # seen first, and last
         self._moved = False
 
     def orders(self, now: float) -> Orders:
@@ -110,6 +117,9 @@ class Destinations:
             pace=None if self._rate is None else self._rate / self._workers,
             deducts=self._deducts,
             keep=self._moved,
+            alone=frozenset(
+                group for group, (first, last) in self._partial.items() if last - first >= ALONE_S
+            ),
         )
 
     def learn(self, tallies: Iterable[Tally], now: float, took_s: float) -> None:
@@ -120,6 +130,7 @@ class Destinations:
             mine = [each for each in tallies if each.destination == name]
             self._learn(name, mine, now, took_s)
         self._hold(tallies, now)
+        self._see_parts(tallies, now)
 
     def _learn(self, name: str, tallies: list[Tally], now: float, took_s: float) -> None:
         known = self._known.setdefault(name, _Destination())
@@ -135,7 +146,16 @@ class Destinations:
             if known.pace is not None:
                 faster = known.pace * FASTER
                 known.pace = faster if faster < UNHURRIED else None
-        known.error = next((each.error for each in tallies if each.error), known.error)
+        said = (each.error for each in tallies if each.outcome is not Outcome.PARTIAL)
+        known.error = next((error for error in said if error), known.error)
+
+    def _see_parts(self, tallies: Iterable[Tally], now: float) -> None:
+        seen = self._partial
+        recent = {group: span for group, span in seen.items() if now - span[1] < UNSEEN_S}
+        self._partial = recent
+        for each in tallies:
+            if each.outcome is Outcome.PARTIAL and each.error:
+                recent[each.error] = (recent.get(each.error, (now, now))[0], now)
 
     def _hold(self, tallies: Iterable[Tally], now: float) -> None:
         now_ms = int(now * 1000)
