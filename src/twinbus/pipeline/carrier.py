@@ -337,9 +337,7 @@ class Carrier:
             lost.update(self._post.abandon(queue, tokens))
         # What could not be given back stays locked, and those behind it must know.
         stuck = {
-            (each.queue, each.destination)
-            for each in self._left
-            if lost.intersection(each.tokens)
+            (each.queue, each.destination) for each in self._left if lost.intersection(each.tokens)
         }
         for (queue, destination, outcome), tally in self._tallies.items():
             if outcome in LEFT and (queue, destination) not in stuck:

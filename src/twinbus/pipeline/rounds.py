@@ -21,6 +21,8 @@ BUSY_S: Final = 10.0
 # A message that was left behind is receivable again when its lock ends, by the broker's clock;
 # ours may differ from it by this much.
 SKEW_MS: Final = 2_000
+# If a hold is about to end, a round waits for it: those behind it then go together.
+HOLD_ENDS_S: Final = 5.0
 # How a destination that was too busy is sent to: half as fast, then a little faster every round.
 SLOWER, FASTER = 0.5, 1.25
 SLOWEST: Final = 10.0
@@ -96,14 +98,22 @@ class _Destination:
 class Destinations:
     """What is known of each destination: who is down, since when, who is to be spared."""
 
-    def __init__(self, workers: int = 1, rate: float | None = None, deducts: bool = False) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        rate: float | None = None,
+        deducts: bool = False,
+        share: int | None = None,
+    ) -> None:
+        """``share`` is how many messages of a queue a round takes at most."""
+        self._share = share
         self._workers = workers
         self._rate = rate
         self._deducts = deducts
         self._known: dict[str, _Destination] = {}
         self._holds: dict[tuple[str, str], list[Hold]] = {}
         self._partial: dict[str, tuple[float, float]] = {}  # seen first, and last
-        self._moved = False
+        self._goes_on = False
 
     def orders(self, now: float) -> Orders:
         return Orders(
@@ -116,7 +126,7 @@ class Destinations:
             },
             pace=None if self._rate is None else self._rate / self._workers,
             deducts=self._deducts,
-            keep=self._moved,
+            keep=self._goes_on,
             alone=frozenset(
                 group for group, (first, last) in self._partial.items() if last - first >= ALONE_S
             ),
@@ -125,12 +135,34 @@ class Destinations:
     def learn(self, tallies: Iterable[Tally], now: float, took_s: float) -> None:
         """Take in what a round came to."""
         tallies = list(tallies)
-        self._moved = any(each.outcome is Outcome.MOVED for each in tallies)
+        self._goes_on = self.goes_on(tallies)
         for name in {each.destination for each in tallies}:
             mine = [each for each in tallies if each.destination == name]
             self._learn(name, mine, now, took_s)
         self._hold(tallies, now)
         self._see_parts(tallies, now)
+
+    def goes_on(self, tallies: Iterable[Tally]) -> bool:
+        """Whether there is a point in another round at once: something went, or there may be others
+        behind what did not."""
+        tallies = list(tallies)
+        if any(each.outcome not in LEFT for each in tallies):
+            return True
+        seen: dict[str, int] = {}
+        for each in tallies:
+            seen[each.queue] = seen.get(each.queue, 0) + each.messages
+        return self._share is not None and any(count >= self._share for count in seen.values())
+
+    def wait_s(self, now: float) -> float:
+        """How long the next round had better wait for locks that are about to end."""
+        resting = set(self.resting(now))
+        ends = (
+            (hold.until_ms + SKEW_MS + 50) / 1000 - now
+            for (_, destination), holds in self._holds.items()
+            for hold in holds
+            if destination not in resting
+        )
+        return max((each for each in ends if 0 < each <= HOLD_ENDS_S), default=0.0)
 
     def _learn(self, name: str, tallies: list[Tally], now: float, took_s: float) -> None:
         known = self._known.setdefault(name, _Destination())

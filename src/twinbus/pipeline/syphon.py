@@ -98,8 +98,12 @@ class Syphon:
         self._spark = spark
         self._options = options
         self._workers = options.partitions or max(1, spark.sparkContext.defaultParallelism)
+        self._share = self._rows_a_queue()
         self._destinations = Destinations(
-            self._workers, options.rate, options.time_to_live == "remaining"
+            min(self._workers, len(options.queues)),
+            options.rate,
+            options.time_to_live == "remaining",
+            self._share,
         )
         self._listener = Listener(self.progress, tell, self.look)
         self._query: StreamingQuery | None = None
@@ -205,19 +209,22 @@ class Syphon:
 
     def _backlog(self) -> DataFrame:
         options = self._options
-        rows = ROWS_A_QUEUE
-        if options.rate is not None:
-            rows = max(1, min(rows, int(options.rate * ROUND_S / len(options.queues))))
         return (
             self._spark.readStream.format(FORMAT)
             .schema(ddl(BACKLOG_COLUMNS))
             .option("connection", options.secondary.reveal())
             .option("queues", ",".join(options.queues))
             .option("partitions", self._workers)
-            .option("maxRowsPerQueue", rows)
+            .option("maxRowsPerQueue", self._share)
             .option("longPoll", options.long_poll_s)
             .load()
         )
+
+    def _rows_a_queue(self) -> int:
+        rate, queues = self._options.rate, len(self._options.queues)
+        if rate is None:
+            return ROWS_A_QUEUE
+        return max(1, min(ROWS_A_QUEUE, int(rate * ROUND_S / queues)))
 
     def _checkpoint(self) -> str:
         if self._options.checkpoint is not None:
@@ -229,6 +236,7 @@ class Syphon:
         if self._stopping.is_set():
             return
         with self._busy:
+            self._stopping.wait(self._destinations.wait_s(time.time()))
             began = time.monotonic()
             try:
                 tallies = self._carried(rows)
@@ -244,7 +252,7 @@ class Syphon:
                 self._count(self._round_links)
         if any(each.outcome not in LEFT for each in tallies):
             self._moved_at = time.monotonic()
-        elif tallies:
+        elif tallies and not self._destinations.goes_on(tallies):
             self._pause()
 
     def _carried(self, rows: DataFrame) -> list[Tally]:
