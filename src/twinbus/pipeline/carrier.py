@@ -97,7 +97,8 @@ class Parcel:
     """One message, out of its envelope. A message that was in parts has several tokens."""
 
     queue: str
-    number: int
+    number: int  # its sequence number; of parts, the lowest
+    highest: int
     tokens: list[UUID]
     locked_until_ms: int
     lock_ms: int  # how long a lock of its queue lasts
@@ -329,7 +330,8 @@ class Carrier:
         if not alone:
             self._post.abandon(parcel.queue, parcel.tokens)
         key = (parcel.queue, parcel.destination, Outcome.PARTIAL)
-        self._partial.append(Tally(*key, len(rows), parcel.number, error=group))
+        highest = max(row.number for row in rows)
+        self._partial.append(Tally(*key, len(rows), parcel.number, highest, error=group))
 
     def _give_back(self) -> None:
         lost: set[UUID] = set()
@@ -350,6 +352,7 @@ class Carrier:
             tally = self._tallies[key] = Tally(*key, lowest=parcel.number, error=error)
         tally.messages += 1
         tally.lowest = min(tally.lowest, parcel.number)
+        tally.highest = max(tally.highest, parcel.highest)
         tally.until_ms = max(tally.until_ms, parcel.locked_until_ms)
 
 
@@ -370,6 +373,7 @@ def _parcel(rows: Sequence[Row], destination: str, message: bytes) -> Parcel:
     return Parcel(
         queue=rows[0].queue,
         number=min(row.number for row in rows),
+        highest=max(row.number for row in rows),
         tokens=[row.token for row in rows],
         locked_until_ms=min(row.locked_until_ms for row in rows),
         lock_ms=max(1, min(row.locked_until_ms - row.received_ms for row in rows)),

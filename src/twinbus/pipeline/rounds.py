@@ -57,6 +57,7 @@ class Tally:
     outcome: Outcome
     messages: int = 0
     lowest: int = 0  # the lowest sequence number among them
+    highest: int = 0
     until_ms: int = 0  # when the last of their locks ends; 0 if they were given back
     error: str | None = None  # of PARTIAL: the message that they are parts of
 

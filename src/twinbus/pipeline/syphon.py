@@ -44,8 +44,10 @@ log = logging.getLogger("twinbus.syphon")
 # With a rate, a round reads no more than this many seconds' worth.
 ROUND_S: Final = 10.0
 # A round in which nothing moved is followed by a pause of at most this long, in which destinations
-# that are down are asked whether they are back; then others may have something to say.
+# that are down are asked whether they are back. It ends when a message comes, which may be for
+# another.
 PAUSE_S: Final = 30.0
+GLANCE_S: Final = 1.0
 HELD_S: Final = 2.0
 # What was left behind is receivable after a minute. If nothing has moved for longer, nothing will.
 PATIENCE_S: Final = 100.0
@@ -112,6 +114,7 @@ class Syphon:
         self._moved_at = time.monotonic()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._looked_at = time.monotonic()
+        self._highest: dict[str, int] = {}  # sequence number seen, by queue
         # Of the thread that drains, and of Spark's, which calls for rounds and listeners.
         self._own_links, self._round_links = Links(), Links()
 
@@ -245,6 +248,8 @@ class Syphon:
                     return  # cut short
                 raise
             took_s = time.monotonic() - began
+            for each in tallies:
+                self._highest[each.queue] = max(each.highest, self._highest.get(each.queue, 0))
             self._destinations.learn(tallies, time.time(), took_s)
             self.progress.learn(tallies, took_s)
             if time.monotonic() - self._looked_at > COUNT_S:
@@ -274,10 +279,22 @@ class Syphon:
                 # Nobody is down; messages wait for others before them, whose locks must end.
                 self._stopping.wait(HELD_S)
                 return
-            self._stopping.wait(max(0.0, min(due, ends) - time.time()))
+            self._stopping.wait(max(0.0, min(due - time.time(), GLANCE_S)))
             back = [self._is_back(name) for name in self._due()]
-            if any(back):
+            if any(back) or self._has_new():
                 return
+
+    def _has_new(self) -> bool:
+        """Whether a message has come that no round has seen yet."""
+        try:
+            return any(
+                self._round_links.receiver(self._options.secondary, queue).peek(
+                    1, self._highest.get(queue, 0) + 1
+                )
+                for queue in self._options.queues
+            )
+        except ServiceBusError:
+            return False
 
     def _due(self) -> list[str]:
         resting = set(self._destinations.resting(time.time()))

@@ -64,7 +64,7 @@ class Backlog:
         return self.last
 
     def take(self, queue: str, most: int) -> list[Row]:
-        rows = []
+        rows: list[Row] = []
         for each in self.queues.get(queue, []):
             if each.locked_until_ms <= self.now and len(rows) < most:
                 each.token, each.locked_until_ms = uuid4(), self.now + LOCK_MS

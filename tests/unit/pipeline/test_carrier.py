@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -222,8 +223,6 @@ def test_the_wait_is_deducted_from_the_time_to_live_and_what_has_expired_is_set_
 
 def test_parts_are_put_together_and_settled_as_one() -> None:
     backlog = Backlog()
-    import random
-
     body = random.Random(7).randbytes(9000)
     parts = backlog.divert(Q, "a", plain("big", body), limit=6000)
     assert len(parts) > 1
@@ -234,8 +233,6 @@ def test_parts_are_put_together_and_settled_as_one() -> None:
 
 
 def divided() -> Backlog:
-    import random
-
     backlog = Backlog()
     backlog.divert(Q, "a", plain("before"))
     backlog.divert(Q, "a", plain("big", random.Random(7).randbytes(9000)), limit=6000)
@@ -343,7 +340,8 @@ def test_nothing_overtakes_and_nothing_is_lost_whatever_fails(data: Any) -> None
     def on_settle(act: str, tokens: Sequence[UUID]) -> list[UUID]:
         if calm or not tokens:
             return []
-        return draw(st.sampled_from([[], [], [tokens[-1]], list(tokens)]))
+        lost: list[UUID] = draw(st.sampled_from([[], [], [tokens[-1]], list(tokens)]))
+        return lost
 
     backlog.on_send, backlog.on_settle = on_send, on_settle
     for _ in range(draw(st.integers(1, 8))):

@@ -23,7 +23,7 @@ Q = "contoso/x-servicebus-transfer/0"
 
 
 def tally(outcome: Outcome, destination: str = "a", messages: int = 1, **more: int) -> Tally:
-    return Tally(Q, destination, outcome, messages, more.get("lowest", 1), more.get("until_ms", 0))
+    return Tally(Q, destination, outcome, messages, **{"lowest": 1, **more})
 
 
 def test_a_destination_that_fails_is_left_alone_longer_every_time() -> None:
