@@ -22,8 +22,10 @@ from twinbus.pipeline.rounds import (
 Q = "contoso/x-servicebus-transfer/0"
 
 
-def tally(outcome: Outcome, destination: str = "a", messages: int = 1, **more: int) -> Tally:
-    return Tally(Q, destination, outcome, messages, **{"lowest": 1, **more})
+def tally(
+    outcome: Outcome, messages: int = 1, lowest: int = 1, until_ms: int = 0, destination: str = "a"
+) -> Tally:
+    return Tally(Q, destination, outcome, messages, lowest, lowest + messages, until_ms)
 
 
 def test_a_destination_that_fails_is_left_alone_longer_every_time() -> None:
