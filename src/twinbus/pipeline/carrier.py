@@ -22,10 +22,8 @@ from twinbus import envelope
 from twinbus.errors import EnvelopeError
 from twinbus.pipeline.rounds import LEFT, Orders, Outcome, Tally
 
-# A lock with less than this left is renewed before its message is sent.
-RENEW_MS: Final = 20_000
-# What a renewed lock lasts: that of the backlog queues.
-LOCK_MS: Final = 60_000
+# A lock with less than this part of its time left is renewed before its message is sent.
+RENEW_AT: Final = 1 / 3
 # The parts of one message were sent together; those that have not come after this long never will.
 PARTS_MS: Final = 600_000
 # What is sent at once must be settled within its locks.
@@ -99,9 +97,11 @@ class Parcel:
     """One message, out of its envelope. A message that was in parts has several tokens."""
 
     queue: str
-    number: int
+    number: int  # its sequence number; of parts, the lowest
+    highest: int
     tokens: list[UUID]
     locked_until_ms: int
+    lock_ms: int  # how long a lock of its queue lasts
     received_ms: int
     destination: str
     message: bytes
@@ -118,6 +118,7 @@ class Carrier:
         self._behind: set[tuple[str, str]] = set()  # who has messages left behind in this round
         self._down: dict[str, tuple[Outcome, str]] = {}
         self._tallies: dict[tuple[str, str, Outcome], Tally] = {}
+        self._partial: list[Tally] = []
 
     def carry(self, rows: Iterable[Row]) -> None:
         """Send these home and settle them; what cannot go now is left."""
@@ -136,7 +137,7 @@ class Carrier:
         moved = any(outcome is Outcome.MOVED for _, _, outcome in self._tallies)
         if not moved and not self._orders.keep:
             self._give_back()
-        return list(self._tallies.values())
+        return [*self._tallies.values(), *self._partial]
 
     # ------------------------------------------------------------ envelopes
 
@@ -192,7 +193,7 @@ class Carrier:
             if destination in self._down:
                 self._leave(some, *self._down[destination])
             else:
-                self._try(destination, self._renewed(some))
+                self._try(destination, some)
 
     def _may_go(self, parcel: Parcel) -> bool:
         """Whether it is its turn; if not, it is left."""
@@ -218,14 +219,14 @@ class Carrier:
     def _renewed(self, parcels: list[Parcel]) -> list[Parcel]:
         """Those whose lock lasts. A queue of which one has lost its lock stays behind whole."""
         now = self._post.now_ms()
-        short = [parcel for parcel in parcels if parcel.locked_until_ms < now + RENEW_MS]
+        short = [each for each in parcels if each.locked_until_ms < now + each.lock_ms * RENEW_AT]
         if not short:
             return parcels
         lost: set[UUID] = set()
         for queue, tokens in _tokens(short).items():
             lost.update(self._post.renew(queue, tokens))
         for parcel in short:
-            parcel.locked_until_ms = now + LOCK_MS
+            parcel.locked_until_ms = now + parcel.lock_ms
         behind = {each.queue for each in short if lost.intersection(each.tokens)}
         staying = [each for each in parcels if each.queue in behind]
         self._leave(staying, Outcome.SKIPPED, "its lock, or that of one before it, has ended")
@@ -240,6 +241,9 @@ class Carrier:
             self._stop(destination, parcels, error)
             return
         while todo:
+            todo = self._lasting(todo)
+            if not todo:
+                return
             some = todo.pop(0)
             try:
                 self._post.send(destination, [parcel.message for parcel in some])
@@ -254,6 +258,16 @@ class Carrier:
             else:
                 self._settle(some)
                 self._keep_pace(destination, len(some))
+
+    def _lasting(self, todo: list[list[Parcel]]) -> list[list[Parcel]]:
+        """The transfers, their locks renewed where one comes to its end, less what lost its own.
+        Before every transfer, because the one before it may have taken long."""
+        waiting = [parcel for some in todo for parcel in some]
+        staying = {each.queue for each in waiting} - {each.queue for each in self._renewed(waiting)}
+        if not staying:
+            return todo
+        going = ([each for each in some if each.queue not in staying] for some in todo)
+        return [some for some in going if some]
 
     def _transfers(self, destination: str, parcels: list[Parcel]) -> list[list[Parcel]]:
         if not parcels:
@@ -299,39 +313,47 @@ class Carrier:
             self._count(parcel, outcome, error)
 
     def _set_aside(self, rows: list[Row]) -> None:
-        """Parts whose others did not come: left for the next round, or for good."""
-        parcel = _plain(rows[0])
+        """Parts whose others did not come: left for the next round, or for good.
+
+        A round ends somewhere, and may well end between two parts. So they are given back, and the
+        next round finds them beside the others. Only those that are found alone time and again,
+        left by a send that failed, stay locked for a while, and are given up in the end. Nothing
+        waits for them: they must not keep a whole queue.
+        """
+        parcel, group = _plain(rows[0]), rows[0].part_of or ""
         parcel.tokens = [row.token for row in rows]
-        missing = f"some of the parts of message {rows[0].part_of} are not in the queue"
-        if min(row.waited_ms for row in rows) > PARTS_MS:
+        alone = group in self._orders.alone
+        if alone and min(row.waited_ms for row in rows) > PARTS_MS:
+            missing = f"some of the parts of message {group} are not in the queue"
             self._refuse(parcel, INCOMPLETE, missing)
-        else:
-            # It stays locked, and nothing waits for it: parts without their others, left by a send
-            # that failed, must not keep a whole queue.
-            self._count(parcel, Outcome.SKIPPED, missing, until_ms=0)
+            return
+        if not alone:
+            self._post.abandon(parcel.queue, parcel.tokens)
+        key = (parcel.queue, parcel.destination, Outcome.PARTIAL)
+        highest = max(row.number for row in rows)
+        self._partial.append(Tally(*key, len(rows), parcel.number, highest, error=group))
 
     def _give_back(self) -> None:
+        lost: set[UUID] = set()
         for queue, tokens in _tokens(self._left).items():
-            self._post.abandon(queue, tokens)
-        for tally in self._tallies.values():
-            if tally.outcome in LEFT:
+            lost.update(self._post.abandon(queue, tokens))
+        # What could not be given back stays locked, and those behind it must know.
+        stuck = {
+            (each.queue, each.destination) for each in self._left if lost.intersection(each.tokens)
+        }
+        for (queue, destination, outcome), tally in self._tallies.items():
+            if outcome in LEFT and (queue, destination) not in stuck:
                 tally.until_ms = 0
 
-    def _count(
-        self,
-        parcel: Parcel,
-        outcome: Outcome,
-        error: str | None = None,
-        until_ms: int | None = None,
-    ) -> None:
+    def _count(self, parcel: Parcel, outcome: Outcome, error: str | None = None) -> None:
         key = (parcel.queue, parcel.destination, outcome)
         tally = self._tallies.get(key)
         if tally is None:
             tally = self._tallies[key] = Tally(*key, lowest=parcel.number, error=error)
         tally.messages += 1
         tally.lowest = min(tally.lowest, parcel.number)
-        ends_ms = parcel.locked_until_ms if until_ms is None else until_ms
-        tally.until_ms = max(tally.until_ms, ends_ms)
+        tally.highest = max(tally.highest, parcel.highest)
+        tally.until_ms = max(tally.until_ms, parcel.locked_until_ms)
 
 
 def in_transfers(sizes: Sequence[int], limit: int) -> Iterator[slice]:
@@ -351,8 +373,10 @@ def _parcel(rows: Sequence[Row], destination: str, message: bytes) -> Parcel:
     return Parcel(
         queue=rows[0].queue,
         number=min(row.number for row in rows),
+        highest=max(row.number for row in rows),
         tokens=[row.token for row in rows],
         locked_until_ms=min(row.locked_until_ms for row in rows),
+        lock_ms=max(1, min(row.locked_until_ms - row.received_ms for row in rows)),
         received_ms=min(row.received_ms for row in rows),
         destination=destination,
         message=message,

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from twinbus.pipeline.rounds import LEFT, Outcome, Tally
+from twinbus.pipeline.rounds import Outcome, Tally
 
 log = logging.getLogger("twinbus.syphon")
 
@@ -102,7 +102,7 @@ class Progress:
                 count.dead_lettered += tally.messages
             case Outcome.FAILED | Outcome.BUSY:
                 count.failed += tally.messages
-        if tally.outcome in LEFT and tally.outcome is not Outcome.SKIPPED:
+        if tally.outcome in (Outcome.FAILED, Outcome.BUSY):
             count.error = tally.error
 
     def look(self, left: Mapping[str, int], total: int, *, exact: bool) -> None:

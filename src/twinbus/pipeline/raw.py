@@ -15,6 +15,7 @@ import select
 import struct
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -150,11 +151,12 @@ class _RawHandler(BaseHandler):
         self._running = False
         if handler is not None:
             connection = handler._connection
-            try:
+            # What is let go of may well be broken; and of a connection that has died by itself the
+            # SDK never closes the socket.
+            with suppress(Exception):
                 handler.close()
-            except Exception:  # noqa: BLE001  what is let go of may well be broken
-                if connection is not None:
-                    connection._disconnect()
+            with suppress(Exception):
+                connection._transport.close()
 
     def _guarded(self, act: Callable[..., Any], *args: Any) -> Any:
         """Do it; what goes wrong is raised as the SDK's own error, and the link is let go of."""

@@ -21,9 +21,15 @@ BUSY_S: Final = 10.0
 # A message that was left behind is receivable again when its lock ends, by the broker's clock;
 # ours may differ from it by this much.
 SKEW_MS: Final = 2_000
+# If a hold is about to end, a round waits for it: those behind it then go together.
+HOLD_ENDS_S: Final = 5.0
 # How a destination that was too busy is sent to: half as fast, then a little faster every round.
 SLOWER, FASTER = 0.5, 1.25
 SLOWEST: Final = 10.0
+# Parts of a message that are seen without the others for so long, never a longer time unseen, are
+# alone.
+ALONE_S: Final = 120.0
+UNSEEN_S: Final = 90.0
 UNHURRIED: Final = 20_000.0
 
 
@@ -36,9 +42,10 @@ class Outcome(StrEnum):
     BUSY = "busy"  # its destination asked us to wait
     FAILED = "failed"  # its destination did not take it
     SKIPPED = "skipped"  # it was not tried: its destination is left alone, or it is not its turn
+    PARTIAL = "partial"  # it is a part of a message whose other parts were not there
 
 
-LEFT: Final = frozenset((Outcome.BUSY, Outcome.FAILED, Outcome.SKIPPED))
+LEFT: Final = frozenset((Outcome.BUSY, Outcome.FAILED, Outcome.SKIPPED, Outcome.PARTIAL))
 
 
 @dataclass(slots=True)
@@ -50,8 +57,9 @@ class Tally:
     outcome: Outcome
     messages: int = 0
     lowest: int = 0  # the lowest sequence number among them
+    highest: int = 0
     until_ms: int = 0  # when the last of their locks ends; 0 if they were given back
-    error: str | None = None
+    error: str | None = None  # of PARTIAL: the message that they are parts of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,7 @@ class Orders:
     # What is left behind stays locked, so that what lies behind it is reached. Where nothing moves
     # anyway it is given back, so that it is at hand when its destination is.
     keep: bool = False
+    alone: frozenset[str] = frozenset()  # messages some parts of which are not in the backlog
 
 
 @dataclass(slots=True)
@@ -90,13 +99,22 @@ class _Destination:
 class Destinations:
     """What is known of each destination: who is down, since when, who is to be spared."""
 
-    def __init__(self, workers: int = 1, rate: float | None = None, deducts: bool = False) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        rate: float | None = None,
+        deducts: bool = False,
+        share: int | None = None,
+    ) -> None:
+        """``share`` is how many messages of a queue a round takes at most."""
+        self._share = share
         self._workers = workers
         self._rate = rate
         self._deducts = deducts
         self._known: dict[str, _Destination] = {}
         self._holds: dict[tuple[str, str], list[Hold]] = {}
-        self._moved = False
+        self._partial: dict[str, tuple[float, float]] = {}  # seen first, and last
+        self._goes_on = False
 
     def orders(self, now: float) -> Orders:
         return Orders(
@@ -109,17 +127,43 @@ class Destinations:
             },
             pace=None if self._rate is None else self._rate / self._workers,
             deducts=self._deducts,
-            keep=self._moved,
+            keep=self._goes_on,
+            alone=frozenset(
+                group for group, (first, last) in self._partial.items() if last - first >= ALONE_S
+            ),
         )
 
     def learn(self, tallies: Iterable[Tally], now: float, took_s: float) -> None:
         """Take in what a round came to."""
         tallies = list(tallies)
-        self._moved = any(each.outcome is Outcome.MOVED for each in tallies)
+        self._goes_on = self.goes_on(tallies)
         for name in {each.destination for each in tallies}:
             mine = [each for each in tallies if each.destination == name]
             self._learn(name, mine, now, took_s)
         self._hold(tallies, now)
+        self._see_parts(tallies, now)
+
+    def goes_on(self, tallies: Iterable[Tally]) -> bool:
+        """Whether there is a point in another round at once: something went, or there may be others
+        behind what did not."""
+        tallies = list(tallies)
+        if any(each.outcome not in LEFT for each in tallies):
+            return True
+        seen: dict[str, int] = {}
+        for each in tallies:
+            seen[each.queue] = seen.get(each.queue, 0) + each.messages
+        return self._share is not None and any(count >= self._share for count in seen.values())
+
+    def wait_s(self, now: float) -> float:
+        """How long the next round had better wait for locks that are about to end."""
+        resting = set(self.resting(now))
+        ends = (
+            (hold.until_ms + SKEW_MS + 50) / 1000 - now
+            for (_, destination), holds in self._holds.items()
+            for hold in holds
+            if destination not in resting
+        )
+        return max((each for each in ends if 0 < each <= HOLD_ENDS_S), default=0.0)
 
     def _learn(self, name: str, tallies: list[Tally], now: float, took_s: float) -> None:
         known = self._known.setdefault(name, _Destination())
@@ -135,7 +179,16 @@ class Destinations:
             if known.pace is not None:
                 faster = known.pace * FASTER
                 known.pace = faster if faster < UNHURRIED else None
-        known.error = next((each.error for each in tallies if each.error), known.error)
+        said = (each.error for each in tallies if each.outcome is not Outcome.PARTIAL)
+        known.error = next((error for error in said if error), known.error)
+
+    def _see_parts(self, tallies: Iterable[Tally], now: float) -> None:
+        seen = self._partial
+        recent = {group: span for group, span in seen.items() if now - span[1] < UNSEEN_S}
+        self._partial = recent
+        for each in tallies:
+            if each.outcome is Outcome.PARTIAL and each.error:
+                recent[each.error] = (recent.get(each.error, (now, now))[0], now)
 
     def _hold(self, tallies: Iterable[Tally], now: float) -> None:
         now_ms = int(now * 1000)

@@ -45,8 +45,10 @@ log = logging.getLogger("twinbus.syphon")
 # With a rate, a round reads no more than this many seconds' worth.
 ROUND_S: Final = 10.0
 # A round in which nothing moved is followed by a pause of at most this long, in which destinations
-# that are down are asked whether they are back; then others may have something to say.
+# that are down are asked whether they are back. It ends when a message comes, which may be for
+# another.
 PAUSE_S: Final = 30.0
+GLANCE_S: Final = 1.0
 HELD_S: Final = 2.0
 # What was left behind is receivable after a minute. If nothing has moved for longer, nothing will.
 PATIENCE_S: Final = 100.0
@@ -103,8 +105,12 @@ class Syphon:
         self._spark = spark
         self._options = options
         self._workers = options.partitions or max(1, spark.sparkContext.defaultParallelism)
+        self._share = self._rows_a_queue()
         self._destinations = Destinations(
-            self._workers, options.rate, options.time_to_live == "remaining"
+            min(self._workers, len(options.queues)),
+            options.rate,
+            options.time_to_live == "remaining",
+            self._share,
         )
         self._listener = Listener(self.progress, tell, self.look)
         self._query: StreamingQuery | None = None
@@ -113,6 +119,7 @@ class Syphon:
         self._moved_at = time.monotonic()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._looked_at = time.monotonic()
+        self._highest: dict[str, int] = {}  # sequence number seen, by queue
         # Of the thread that drains, and of Spark's, which calls for rounds and listeners.
         self._own_links, self._round_links = Links(), Links()
 
@@ -211,16 +218,13 @@ class Syphon:
 
     def _backlog(self) -> DataFrame:
         options = self._options
-        rows = ROWS_A_QUEUE
-        if options.rate is not None:
-            rows = max(1, min(rows, int(options.rate * ROUND_S / len(options.queues))))
         return (
             self._spark.readStream.format(FORMAT)
             .schema(ddl(BACKLOG_COLUMNS))
             .option("connection", options.secondary.reveal())
             .option("queues", ",".join(options.queues))
             .option("partitions", self._workers)
-            .option("maxRowsPerQueue", rows)
+            .option("maxRowsPerQueue", self._share)
             .option("longPoll", options.long_poll_s)
             .load()
         )
@@ -233,6 +237,12 @@ class Syphon:
             # It is the query's to fail, not this one's; and Spark may be ending already.
             log.debug("the warm-up did not work", exc_info=True)
 
+    def _rows_a_queue(self) -> int:
+        rate, queues = self._options.rate, len(self._options.queues)
+        if rate is None:
+            return ROWS_A_QUEUE
+        return max(1, min(ROWS_A_QUEUE, int(rate * ROUND_S / queues)))
+
     def _checkpoint(self) -> str:
         if self._options.checkpoint is not None:
             return str(self._options.checkpoint)
@@ -243,6 +253,7 @@ class Syphon:
         if self._stopping.is_set():
             return
         with self._busy:
+            self._stopping.wait(self._destinations.wait_s(time.time()))
             began = time.monotonic()
             try:
                 tallies = self._carried(rows)
@@ -251,6 +262,8 @@ class Syphon:
                     return  # cut short
                 raise
             took_s = time.monotonic() - began
+            for each in tallies:
+                self._highest[each.queue] = max(each.highest, self._highest.get(each.queue, 0))
             self._destinations.learn(tallies, time.time(), took_s)
             self.progress.learn(tallies, took_s)
             if time.monotonic() - self._looked_at > COUNT_S:
@@ -258,7 +271,7 @@ class Syphon:
                 self._count(self._round_links)
         if any(each.outcome not in LEFT for each in tallies):
             self._moved_at = time.monotonic()
-        elif tallies:
+        elif tallies and not self._destinations.goes_on(tallies):
             self._pause()
 
     def _carried(self, rows: DataFrame) -> list[Tally]:
@@ -280,10 +293,22 @@ class Syphon:
                 # Nobody is down; messages wait for others before them, whose locks must end.
                 self._stopping.wait(HELD_S)
                 return
-            self._stopping.wait(max(0.0, min(due, ends) - time.time()))
+            self._stopping.wait(max(0.0, min(due - time.time(), GLANCE_S)))
             back = [self._is_back(name) for name in self._due()]
-            if any(back):
+            if any(back) or self._has_new():
                 return
+
+    def _has_new(self) -> bool:
+        """Whether a message has come that no round has seen yet."""
+        try:
+            return any(
+                self._round_links.receiver(self._options.secondary, queue).peek(
+                    1, self._highest.get(queue, 0) + 1
+                )
+                for queue in self._options.queues
+            )
+        except ServiceBusError:
+            return False
 
     def _due(self) -> list[str]:
         resting = set(self._destinations.resting(time.time()))

@@ -1,0 +1,204 @@
+"""A backlog under lock and destinations that answer as they are told: a ``Post`` in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from twinbus import envelope
+from twinbus.amqp.types import UInt, encode_list, encode_map
+from twinbus.envelope import identity_of
+from twinbus.errors import EnvelopeError
+from twinbus.pipeline.carrier import Carrier, Row
+from twinbus.pipeline.rounds import Destinations, Tally
+
+LOCK_MS = 60_000
+LIMIT = 262_144
+
+
+def plain(message_id: str, body: bytes = b"x", ttl_ms: int | None = None) -> bytes:
+    """An encoded message with an id."""
+    header = b"" if ttl_ms is None else b"\x00\x53\x70" + encode_list([None, None, UInt(ttl_ms)])
+    properties = b"\x00\x53\x73" + encode_list([message_id])
+    return header + properties + b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big") + body
+
+
+@dataclass
+class Waiting:
+    """One message in a backlog queue."""
+
+    number: int
+    message: bytes
+    enqueued_ms: int
+    token: UUID | None = None
+    locked_until_ms: int = 0
+
+
+@dataclass
+class Backlog:
+    """Queues of peek-lock messages, a clock, and what the destinations took."""
+
+    now: int = 1_000_000
+    queues: dict[str, list[Waiting]] = field(default_factory=dict)
+    home: dict[str, list[str]] = field(default_factory=dict)
+    dead: list[tuple[str, str, str]] = field(default_factory=list)
+    completed: list[str] = field(default_factory=list)
+    transfers: list[int] = field(default_factory=list)
+    renewed: int = 0
+    limits: int = LIMIT
+    last: int = 0
+    # What may go wrong; each raises, or says what was lost.
+    on_send: Callable[[str, Sequence[str]], None] = lambda destination, ids: None
+    on_settle: Callable[[str, Sequence[UUID]], list[UUID]] = lambda act, tokens: []
+
+    # ------------------------------------------------------------ the queues
+
+    def divert(self, queue: str, destination: str, message: bytes, limit: int = LIMIT) -> list[int]:
+        return [self.put(queue, part) for part in envelope.pack(message, destination, limit)]
+
+    def put(self, queue: str, message: bytes) -> int:
+        self.last += 1
+        waiting = Waiting(self.last, message, self.now)
+        self.queues.setdefault(queue, []).append(waiting)
+        return self.last
+
+    def take(self, queue: str, most: int) -> list[Row]:
+        rows: list[Row] = []
+        for each in self.queues.get(queue, []):
+            if each.locked_until_ms <= self.now and len(rows) < most:
+                each.token, each.locked_until_ms = uuid4(), self.now + LOCK_MS
+                rows.append(self._row(queue, each))
+        return rows
+
+    def _row(self, queue: str, each: Waiting) -> Row:
+        assert each.token is not None
+        parsed = envelope._split(each.message)
+        properties = envelope._map(parsed.get(0x74))
+        path, part_of = properties.get(envelope.PATH), properties.get(envelope.PART_OF)
+        waited = self.now - each.enqueued_ms
+        return Row(
+            queue=queue,
+            number=each.number,
+            token=each.token,
+            locked_until_ms=each.locked_until_ms,
+            received_ms=self.now,
+            waited_ms=waited,
+            destination=path if isinstance(path, str) else None,
+            part_of=part_of if isinstance(part_of, str) else None,
+            time_to_live_ms=None,
+            message=each.message,
+        )
+
+    def is_empty(self) -> bool:
+        return not any(self.queues.values())
+
+    def next_ready_ms(self) -> int | None:
+        """When a message can be received."""
+        ends = [max(self.now, e.locked_until_ms) for q in self.queues.values() for e in q]
+        return min(ends, default=None)
+
+    def _held(self, queue: str, token: UUID) -> Waiting | None:
+        for each in self.queues.get(queue, []):
+            if each.token == token and each.locked_until_ms > self.now:
+                return each
+        return None
+
+    # ------------------------------------------------------------ the post
+
+    def limit(self, destination: str) -> int:
+        return self.limits
+
+    def send(self, destination: str, messages: Sequence[bytes]) -> None:
+        ids = [str(identity_of(message)[0]) for message in messages]
+        self.on_send(destination, ids)
+        self.transfers.append(len(ids))
+        self.home.setdefault(destination, []).extend(ids)
+
+    def complete(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
+        return self._settled("complete", queue, tokens, self._completed)
+
+    def _completed(self, queue: str, each: Waiting) -> None:
+        self.completed.append(_id(each.message))
+        self.queues[queue].remove(each)
+
+    def dead_letter(
+        self, queue: str, tokens: Sequence[UUID], reason: str, description: str
+    ) -> list[UUID]:
+        def bury(queue: str, each: Waiting) -> None:
+            self.dead.append((str(identity_of(each.message)[0]), reason, description))
+            self.queues[queue].remove(each)
+
+        return self._settled("dead-letter", queue, tokens, bury)
+
+    def abandon(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
+        def give_back(queue: str, each: Waiting) -> None:
+            each.locked_until_ms = 0
+
+        return self._settled("abandon", queue, tokens, give_back)
+
+    def renew(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
+        def prolong(queue: str, each: Waiting) -> None:
+            each.locked_until_ms = self.now + LOCK_MS
+            self.renewed += 1
+
+        return self._settled("renew", queue, tokens, prolong)
+
+    def _settled(
+        self,
+        act: str,
+        queue: str,
+        tokens: Sequence[UUID],
+        settle: Callable[[str, Waiting], None],
+    ) -> list[UUID]:
+        lost = self.on_settle(act, tokens)
+        for token in tokens:
+            each = self._held(queue, token)
+            if each is None:
+                lost.append(token)
+            elif token not in lost:
+                settle(queue, each)
+        return lost
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += int(seconds * 1000)
+
+
+def _id(message: bytes) -> str:
+    try:
+        return str(identity_of(envelope.unwrap(message)[1])[0])
+    except EnvelopeError:
+        return str(identity_of(message)[0])
+
+
+def run_round(
+    backlog: Backlog, destinations: Destinations, *, most: int = 5000, bite: int = 500
+) -> list[Tally]:
+    """A round as the driver makes it, with one worker."""
+    orders = destinations.orders(backlog.now / 1000)
+    carrier = Carrier(backlog, orders)
+    began = backlog.now
+    for queue in list(backlog.queues):
+        left = most
+        while left > 0:
+            rows = backlog.take(queue, min(bite, left))
+            left -= len(rows)
+            carrier.carry(rows)
+            if len(rows) < bite:
+                break
+    tallies = carrier.finish()
+    destinations.learn(tallies, backlog.now / 1000, (backlog.now - began) / 1000)
+    return tallies
+
+
+def carried(backlog: Backlog, carrier: Carrier, queues: Iterable[str], most: int = 5000) -> None:
+    for queue in queues:
+        carrier.carry(backlog.take(queue, most))
+
+
+def properties_of(**values: object) -> bytes:
+    """An application-properties section."""
+    return b"\x00\x53\x74" + encode_map({k.replace("_", "-"): v for k, v in values.items()})
