@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup test lint unit lock bench-broker bench-paired generate interop clean
+.PHONY: setup test lint unit lock bench-broker bench-paired bench-syphon generate interop clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,10 @@ interop: setup
 # The paired sender against the bare SDK, one run, about a minute.
 bench-paired: setup
 	PYTHONPATH=. $(BIN)/python bench/paired.py
+
+# The syphon against a bare SDK loop, about ten minutes; SYPHON="--large 100000" is shorter.
+bench-syphon: setup
+	$(BIN)/python -m bench.syphon $(SYPHON)
 
 # What is written by tools/ from something else; the tests say when it is not current.
 generate: setup

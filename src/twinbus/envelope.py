@@ -80,8 +80,7 @@ _STAMPS: Final = frozenset(
     )
 )
 
-_HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION = 0x70, 0x71, 0x72, 0x73, 0x74
-_DATA = 0x75
+HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, BODY = 0x70, 0x71, 0x72, 0x73, 0x74, 0x75
 _ID, _CONTENT_TYPE, _EXPIRY, _GROUP, _FIELDS = 0, 6, 8, 10, 13
 _TTL, _FIRST_ACQUIRER = 2, 3
 
@@ -123,7 +122,7 @@ def namespace_name(host: str) -> str:
 
 def pack(message: bytes, path: str, limit: int = DEFAULT_LIMIT) -> list[bytes]:
     """What to put into the backlog for ``message``: one backlog message, or several parts."""
-    sections = _split(message)
+    sections = split(message)
     if _fits_aliases(sections):
         wrapped = _wrap(sections, path)
         if len(wrapped) <= limit:
@@ -133,7 +132,7 @@ def pack(message: bytes, path: str, limit: int = DEFAULT_LIMIT) -> list[bytes]:
 
 def wrap(message: bytes, path: str) -> bytes:
     """The message with its aliases, whatever its size."""
-    return _wrap(_split(message), path)
+    return _wrap(split(message), path)
 
 
 def unwrap(message: bytes) -> tuple[str, bytes]:
@@ -141,8 +140,8 @@ def unwrap(message: bytes) -> tuple[str, bytes]:
 
     The bytes may come straight from a backlog queue: what its broker wrote on them is taken off.
     """
-    sections = _split(message)
-    properties = _map(sections.get(_APPLICATION))
+    sections = split(message)
+    properties = _map(sections.get(APPLICATION))
     home = home_of(properties)
     if ENCODING in properties:
         if properties.get(PARTS) is not None:
@@ -153,45 +152,45 @@ def unwrap(message: bytes) -> tuple[str, bytes]:
 
 def unstamped(message: bytes, without: frozenset[str] = frozenset()) -> bytes:
     """The message as a broker got it, less the application properties named in ``without``."""
-    sections = _split(message)
+    sections = split(message)
     annotations = _unstamp(sections)
     if annotations is not None:
-        sections[_ANNOTATIONS] = encode_map(annotations) if annotations else b""
+        sections[ANNOTATIONS] = encode_map(annotations) if annotations else b""
     if without:
-        properties = _map(sections.get(_APPLICATION))
+        properties = _map(sections.get(APPLICATION))
         rest = {key: value for key, value in properties.items() if key not in without}
-        sections[_APPLICATION] = encode_map(rest) if rest else b""
+        sections[APPLICATION] = encode_map(rest) if rest else b""
     return _join(sections)
 
 
 def living(message: bytes, time_to_live_ms: int) -> bytes:
     """The message with another time to live."""
-    sections = _split(message)
+    sections = split(message)
     _set_time_to_live(sections, UInt(time_to_live_ms))
     return _join(sections)
 
 
 def time_to_live_of(message: bytes) -> int | None:
     """The message's own time to live, in milliseconds."""
-    header = _list(_split(message).get(_HEADER))
+    header = _list(split(message).get(HEADER))
     return header[_TTL] if len(header) > _TTL else None
 
 
 def identity_of(message: bytes) -> tuple[Any, Any, Any]:
     """Its message id, session id and partition key: what a batch has of its first message."""
-    sections = _split(message)
+    sections = split(message)
     fields = _fields(sections)
-    return fields[_ID], fields[_GROUP], _map(sections.get(_ANNOTATIONS)).get(_PARTITION_KEY)
+    return fields[_ID], fields[_GROUP], _map(sections.get(ANNOTATIONS)).get(_PARTITION_KEY)
 
 
 def _wrap(sections: Sections, path: str) -> bytes:
     sections = dict(sections)
     aliases: dict[str, Any] = {PATH: path}
-    header = _list(sections.get(_HEADER))
+    header = _list(sections.get(HEADER))
     if len(header) > _TTL and header[_TTL] is not None:
         aliases[TIME_TO_LIVE] = UInt(header[_TTL])
         header[_TTL] = None
-        sections[_HEADER] = encode_list(header)
+        sections[HEADER] = encode_list(header)
     fields = _fields(sections)
     if fields[_ID] is None:
         fields[_ID] = str(uuid4())
@@ -199,53 +198,54 @@ def _wrap(sections: Sections, path: str) -> bytes:
         aliases[SESSION_ID], fields[_GROUP] = fields[_GROUP], None
     if fields[_EXPIRY] is not None:
         aliases[EXPIRY], fields[_EXPIRY] = fields[_EXPIRY], None
-    sections[_PROPERTIES] = encode_list(fields)
-    annotations = _map(sections.get(_ANNOTATIONS))
+    sections[PROPERTIES] = encode_list(fields)
+    annotations = _map(sections.get(ANNOTATIONS))
     scheduled = annotations.pop(_SCHEDULE_ANNOTATION, None)
     if scheduled is not None:
         aliases[SCHEDULED] = scheduled
-        sections[_ANNOTATIONS] = encode_map(annotations) if annotations else b""
-    sections[_APPLICATION] = encode_map(_map(sections.get(_APPLICATION)) | aliases)
+        sections[ANNOTATIONS] = encode_map(annotations) if annotations else b""
+    sections[APPLICATION] = encode_map(_map(sections.get(APPLICATION)) | aliases)
     return _join(sections)
 
 
 def _restore(sections: Sections, properties: dict[str, Any], home: Home) -> bytes:
-    fields = _fields(sections)
-    if home.session_id is not None:
-        fields[_GROUP] = properties[SESSION_ID]
-    if home.expiry_ms is not None:
-        fields[_EXPIRY] = properties[EXPIRY]
-    sections[_PROPERTIES] = encode_list(fields)
+    if home.session_id is not None or home.expiry_ms is not None:
+        fields = _fields(sections)
+        if home.session_id is not None:
+            fields[_GROUP] = properties[SESSION_ID]
+        if home.expiry_ms is not None:
+            fields[_EXPIRY] = properties[EXPIRY]
+        sections[PROPERTIES] = encode_list(fields)
     annotations = _unstamp(sections)
     if home.time_to_live_ms is not None:
         _set_time_to_live(sections, properties[TIME_TO_LIVE])
     if home.scheduled_ms is not None:
-        annotations = _map(sections.get(_ANNOTATIONS)) if annotations is None else annotations
+        annotations = _map(sections.get(ANNOTATIONS)) if annotations is None else annotations
         annotations[_SCHEDULE_ANNOTATION] = properties[SCHEDULED]
     if annotations is not None:
-        sections[_ANNOTATIONS] = encode_map(annotations) if annotations else b""
+        sections[ANNOTATIONS] = encode_map(annotations) if annotations else b""
     rest = without_aliases(properties)
-    sections[_APPLICATION] = encode_map(rest) if rest else b""
+    sections[APPLICATION] = encode_map(rest) if rest else b""
     return _join(sections)
 
 
 def _unstamp(sections: Sections) -> dict[Any, Any] | None:
     """The annotations without what a broker wrote there; None if no broker has seen the message."""
-    annotations = _map(sections.get(_ANNOTATIONS))
+    annotations = _map(sections.get(ANNOTATIONS))
     if _SEQUENCE_NUMBER not in annotations:
         return None
     # How often the backlog handed it out is nobody's business at home.
-    header = _list(sections.get(_HEADER))[:_FIRST_ACQUIRER]
+    header = _list(sections.get(HEADER))[:_FIRST_ACQUIRER]
     known = any(value not in (None, False) for value in header)
-    sections[_HEADER] = encode_list(header) if known else b""
+    sections[HEADER] = encode_list(header) if known else b""
     return {key: value for key, value in annotations.items() if key not in _STAMPS}
 
 
 def _set_time_to_live(sections: Sections, milliseconds: Any) -> None:
-    header = _list(sections.get(_HEADER))
+    header = _list(sections.get(HEADER))
     header += [None] * (_TTL + 1 - len(header))
     header[_TTL] = milliseconds
-    sections[_HEADER] = encode_list(header)
+    sections[HEADER] = encode_list(header)
 
 
 # ---------------------------------------------------------------- rows: aliases in, properties out
@@ -294,7 +294,7 @@ def part_of(properties: Mapping[Any, Any]) -> tuple[str, int, int] | None:
 
 def place_of(message: bytes) -> tuple[str, int, int] | None:
     """``part_of`` for an encoded message."""
-    return part_of(_map(_split(message).get(_APPLICATION)))
+    return part_of(_map(split(message).get(APPLICATION)))
 
 
 def _text(value: Any) -> Any:
@@ -343,9 +343,9 @@ def _sealed(message_id: Any, properties: dict[str, Any], content: bytes) -> byte
     fields[_ID], fields[_CONTENT_TYPE] = message_id, Symbol(SEALED_CONTENT_TYPE)
     return _join(
         {
-            _PROPERTIES: encode_list(fields),
-            _APPLICATION: encode_map(properties),
-            _DATA: b"\x00\x53\x75" + encode_binary(content),
+            PROPERTIES: encode_list(fields),
+            APPLICATION: encode_map(properties),
+            BODY: b"\x00\x53\x75" + encode_binary(content),
         }
     )
 
@@ -356,8 +356,8 @@ def assemble(parts: Iterable[bytes]) -> tuple[str, bytes]:
     seal: dict[str, Any] = {}
     groups: set[tuple[str, int]] = set()
     for encoded in parts:
-        sections = _split(encoded)
-        seal = _map(sections.get(_APPLICATION))
+        sections = split(encoded)
+        seal = _map(sections.get(APPLICATION))
         place = part_of(seal)
         if place is None:
             raise EnvelopeError("one of the messages is not a part")
@@ -396,42 +396,45 @@ def _open(seal: Mapping[str, Any], content: bytes) -> bytes:
 # ---------------------------------------------------------------- sections
 
 
-def _split(message: bytes) -> Sections:
-    """Sections by code. The body's and footer's bytes, descriptors and all, are under ``_DATA``.
+def split(message: bytes) -> Sections:
+    """Sections by code. The body's and footer's bytes, descriptors and all, are under ``BODY``.
 
     The SDK writes delivery annotations last; they are put where AMQP wants them.
     """
     sections: Sections = {}
-    body = bytearray()
+    bodies: list[tuple[int, int]] = []
     pos, size = 0, len(message)
     try:
         while pos < size:
-            if message[pos : pos + 2] != b"\x00\x53":
+            if message[pos] or message[pos + 1] != 0x53:
                 raise EnvelopeError("the bytes are not an encoded message")
             code, start = message[pos + 2], pos + 3
             end = skip(message, start)
-            if code < _DATA:
+            if code < BODY:
                 sections[code] = message[start:end]
             else:
-                body += message[pos:end]
+                bodies.append((pos, end))
             pos = end
     except (CodecError, IndexError) as error:
         raise EnvelopeError(f"the bytes are not an encoded message: {error}") from error
-    sections[_DATA] = bytes(body)
+    if len(bodies) == 1:
+        sections[BODY] = message[bodies[0][0] : bodies[0][1]]
+    else:
+        sections[BODY] = b"".join([message[start:end] for start, end in bodies])
     return sections
 
 
 def _join(sections: Sections) -> bytes:
     head = b"".join(
         b"\x00\x53" + bytes((code,)) + sections[code]
-        for code in (_HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION)
+        for code in (HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION)
         if sections.get(code)
     )
-    return head + sections[_DATA]
+    return head + sections[BODY]
 
 
 def _fits_aliases(sections: Sections) -> bool:
-    raw = sections.get(_APPLICATION, b"")
+    raw = sections.get(APPLICATION, b"")
     return len(raw) <= _PROPERTIES_ROOM and not RESERVED & _map(raw).keys()
 
 
@@ -440,11 +443,11 @@ def _with_id(sections: Sections) -> Sections:
     if fields[_ID] is not None:
         return sections
     fields[_ID] = str(uuid4())
-    return {**sections, _PROPERTIES: encode_list(fields)}
+    return {**sections, PROPERTIES: encode_list(fields)}
 
 
 def _fields(sections: Sections) -> list[Any]:
-    fields = _list(sections.get(_PROPERTIES))
+    fields = _list(sections.get(PROPERTIES))
     return fields + [None] * (_FIELDS - len(fields))
 
 
@@ -467,7 +470,7 @@ def _value(raw: bytes | None) -> Any:
 
 def _body(sections: Sections) -> bytes:
     """The content of the one data section of a sealed message."""
-    raw = sections[_DATA]
+    raw = sections[BODY]
     value = _value(raw[3:]) if raw[:3] == b"\x00\x53\x75" else None
     if not isinstance(value, bytes):
         raise EnvelopeError("a sealed message must have one binary body")

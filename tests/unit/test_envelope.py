@@ -165,7 +165,7 @@ def encoded(message: Any) -> bytes:
 
 
 def aliases(packed: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = envelope._map(envelope._split(packed)[0x74])
+    found: dict[str, Any] = envelope._map(envelope.split(packed)[0x74])
     return found
 
 
@@ -231,7 +231,7 @@ def test_properties_that_leave_no_room_for_aliases_are_sealed() -> None:
         ServiceBusMessage("x", application_properties={"a": "b" * 32_000, "c": "d" * 31_000})
     )
     (packed,) = envelope.pack(message, "orders")
-    assert len(envelope._split(packed)[0x74]) < 1000
+    assert len(envelope.split(packed)[0x74]) < 1000
 
 
 def test_what_is_no_diverted_message_is_refused_with_a_reason() -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
 
-from twinbus.amqp.message import Message, application_properties, batch_items, body_value
+from twinbus import envelope
+from twinbus.amqp.message import batch_items, body_value
 from twinbus.amqp.types import CodecError, Symbol, Timestamp, decode
 
 _SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
@@ -23,63 +23,67 @@ _ENQUEUED = Symbol("x-opt-enqueued-time")
 _LOCKED_UNTIL = Symbol("x-opt-locked-until")
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _PARTITION_KEY = Symbol("x-opt-partition-key")
-_DELIVERY_COUNT = 4
+_TIME_TO_LIVE, _DELIVERY_COUNT = 2, 4
 
 
 class Received:
-    """A message that came from an entity, decoded as far as somebody asks."""
+    """A message that came from an entity, decoded as far as somebody asks. Times are in
+    microseconds, which is what Arrow takes."""
+
+    __slots__ = (
+        *("_annotations", "_application", "_fields", "_sections"),
+        *("entity", "lock_token", "message", "received_time"),
+    )
 
     def __init__(self, entity: str, lock_token: UUID | None, message: bytes, at_ms: int) -> None:
         self.entity = entity
         self.lock_token = None if lock_token is None else str(lock_token)
         self.message = message
-        self.received_time = _time(at_ms)
+        self.received_time = at_ms * 1000
+        self._sections = envelope.split(message)
+        self._annotations: dict[Any, Any] = self._decoded(envelope.ANNOTATIONS) or {}
+        self._application: dict[Any, Any] | None = None
+        self._fields: list[Any] | None = None
 
-    @cached_property
-    def _parsed(self) -> Message:
-        return Message.parse(self.message)
+    def _decoded(self, section: int) -> Any:
+        raw = self._sections.get(section)
+        return decode(raw, 0)[0] if raw else None
 
-    @cached_property
-    def _annotations(self) -> dict[Any, Any]:
-        return self._parsed.annotation_map()
-
-    @cached_property
+    @property
     def application_properties(self) -> dict[str, Any]:
-        return application_properties(self._parsed.bare)
+        if self._application is None:
+            self._application = self._decoded(envelope.APPLICATION) or {}
+        return self._application
 
     @property
     def sequence_number(self) -> int:
         return int(self._annotations.get(_SEQUENCE_NUMBER, 0))
 
     @property
-    def enqueued_time(self) -> datetime | None:
-        return _time(self._annotations.get(_ENQUEUED))
-
-    @property
-    def locked_until(self) -> datetime | None:
-        return _time(self._annotations.get(_LOCKED_UNTIL))
-
-    @property
-    def scheduled_enqueue_time(self) -> datetime | None:
-        return _time(self._annotations.get(_SCHEDULED))
-
-    @property
     def delivery_count(self) -> int:
         """How often it was handed out before."""
-        if not self.message.startswith(b"\x00\x53\x70"):
-            return 0
-        header, _ = decode(self.message, 3)
-        return int(header[_DELIVERY_COUNT] or 0) if len(header) > _DELIVERY_COUNT else 0
+        return int(self._header(_DELIVERY_COUNT) or 0)
 
-    def text_of(self, name: str) -> str | None:
-        return _text(getattr(self._parsed.properties, name))
+    @property
+    def time_to_live_ms(self) -> int | None:
+        found: int | None = self._header(_TIME_TO_LIVE)
+        return found
+
+    def _header(self, field: int) -> Any:
+        fields = self._decoded(envelope.HEADER) or []
+        return fields[field] if len(fields) > field else None
+
+    def text(self, field: int) -> str | None:
+        if self._fields is None:
+            self._fields = self._decoded(envelope.PROPERTIES) or []
+        return _text(self._fields[field]) if len(self._fields) > field else None
 
     def annotation(self, name: Symbol) -> str | None:
         return _text(self._annotations.get(name))
 
-    @property
-    def time_to_live_ms(self) -> int | None:
-        return self._parsed.ttl_ms
+    def time(self, name: Symbol) -> int | None:
+        found: int | None = self._annotations.get(name)
+        return None if found is None else found * 1000
 
     @property
     def texts(self) -> list[tuple[str, str | None]]:
@@ -87,8 +91,8 @@ class Received:
 
     @property
     def body(self) -> bytes:
-        """The data sections joined; a value of text or bytes as bytes; of another kind, encoded."""
-        bare = self._parsed.bare
+        """The data sections joined; a value of text or bytes as bytes; of another kind, as text."""
+        bare = self._sections[envelope.BODY]
         items = batch_items(bare)
         if items:
             return items[0] if len(items) == 1 else b"".join(items)
@@ -96,24 +100,17 @@ class Received:
             value = body_value(bare)
         except CodecError:
             return b""
-        if isinstance(value, bytes):
-            return value
-        return _text(value).encode() if value is not None else b""  # type: ignore[union-attr]
-
-
-def _time(milliseconds: Any) -> datetime | None:
-    if milliseconds is None:
-        return None
-    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+        return value if isinstance(value, bytes) else (_text(value) or "").encode()
 
 
 def _text(value: Any) -> str | None:
     """A value for looking at. Times are ISO 8601, bytes are hexadecimal."""
-    if value is None or isinstance(value, str):
-        return value if value is None else str(value)
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, Timestamp):
-        time = _time(value)
-        return None if time is None else time.isoformat()
+        return datetime.fromtimestamp(value / 1000, UTC).isoformat()
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, bool):
@@ -130,8 +127,12 @@ def _of(name: str) -> Reader:
     return lambda row: getattr(row, name)
 
 
-def _property(name: str) -> Reader:
-    return lambda row: row.text_of(name)
+def _property(field: int) -> Reader:
+    return lambda row: row.text(field)
+
+
+def _stamp(name: Symbol) -> Reader:
+    return lambda row: row.time(name)
 
 
 # name: (SQL type, Arrow type, how it is read)
@@ -139,20 +140,20 @@ COLUMNS: Final[dict[str, tuple[str, pa.DataType, Reader]]] = {
     "entity": ("string", pa.string(), _of("entity")),
     "sequence_number": ("bigint", pa.int64(), _of("sequence_number")),
     "lock_token": ("string", pa.string(), _of("lock_token")),
-    "locked_until": ("timestamp", _TIME, _of("locked_until")),
-    "enqueued_time": ("timestamp", _TIME, _of("enqueued_time")),
+    "locked_until": ("timestamp", _TIME, _stamp(_LOCKED_UNTIL)),
+    "enqueued_time": ("timestamp", _TIME, _stamp(_ENQUEUED)),
     "received_time": ("timestamp", _TIME, _of("received_time")),
     "delivery_count": ("bigint", pa.int64(), _of("delivery_count")),
-    "message_id": ("string", pa.string(), _property("message_id")),
-    "session_id": ("string", pa.string(), _property("group_id")),
-    "correlation_id": ("string", pa.string(), _property("correlation_id")),
-    "content_type": ("string", pa.string(), _property("content_type")),
-    "subject": ("string", pa.string(), _property("subject")),
-    "to": ("string", pa.string(), _property("to")),
-    "reply_to": ("string", pa.string(), _property("reply_to")),
+    "message_id": ("string", pa.string(), _property(0)),
+    "session_id": ("string", pa.string(), _property(10)),
+    "correlation_id": ("string", pa.string(), _property(5)),
+    "content_type": ("string", pa.string(), _property(6)),
+    "subject": ("string", pa.string(), _property(3)),
+    "to": ("string", pa.string(), _property(2)),
+    "reply_to": ("string", pa.string(), _property(4)),
     "partition_key": ("string", pa.string(), lambda row: row.annotation(_PARTITION_KEY)),
     "time_to_live_ms": ("bigint", pa.int64(), _of("time_to_live_ms")),
-    "scheduled_enqueue_time": ("timestamp", _TIME, _of("scheduled_enqueue_time")),
+    "scheduled_enqueue_time": ("timestamp", _TIME, _stamp(_SCHEDULED)),
     "application_properties": ("map<string,string>", _TEXTS, _of("texts")),
     "body": ("binary", pa.binary(), _of("body")),
     "message": ("binary", pa.binary(), _of("message")),

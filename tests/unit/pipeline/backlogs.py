@@ -73,7 +73,7 @@ class Backlog:
 
     def _row(self, queue: str, each: Waiting) -> Row:
         assert each.token is not None
-        parsed = envelope._split(each.message)
+        parsed = envelope.split(each.message)
         properties = envelope._map(parsed.get(0x74))
         path, part_of = properties.get(envelope.PATH), properties.get(envelope.PART_OF)
         waited = self.now - each.enqueued_ms
