@@ -45,9 +45,13 @@ class LinkDetached:
 
 @dataclass(slots=True)
 class LinkFlow:
-    """A sending link has credit, or is asked to drain; a receiving one learns of the peer."""
+    """A sending link has credit, or is asked to drain; a receiving one learns of the peer.
+
+    ``named`` tells whether the frame was about this link, or about its session's windows only.
+    """
 
     link: Link
+    named: bool = True
 
 
 @dataclass(slots=True)

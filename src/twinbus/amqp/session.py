@@ -450,7 +450,9 @@ class Session:
         if flow.handle is None:
             if flow.echo:
                 self.flow()
-            return [LinkFlow(link) for link in self._links.values() if link.role == SENDER]
+            return [
+                LinkFlow(link, named=False) for link in self._links.values() if link.role == SENDER
+            ]
         link = self._by_remote.get(flow.handle)
         if link is None:
             raise SessionError("amqp:session:unattached-handle", f"handle {flow.handle} is free")

@@ -5,6 +5,7 @@
             /{topic}/subscriptions/{name}/rules        a page of its rules
             /$namespaceinfo                            the namespace itself
             /health                                    without a token: is anybody there
+            /metrics                                   counters, as Prometheus reads them
     GET, PUT, DELETE
             /{queue or topic}                          whose path may have slashes
             /{topic}/subscriptions/{name}
@@ -25,7 +26,7 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
@@ -88,10 +89,16 @@ class RefusedError(Exception):
         self.headers = headers
 
 
-def admin_app(namespace: Namespace, clock: Callable[[], int]) -> Router:
+# A page of the broker's own beside the management API. It is for those who may manage all of it.
+Page = Callable[[Request], Awaitable[Response]]
+
+
+def admin_app(
+    namespace: Namespace, clock: Callable[[], int], pages: Mapping[str, Page] | None = None
+) -> Router:
     """The app that serves one namespace. ``clock`` gives the time in milliseconds."""
     # No routes: Starlette's patterns stop at a line break, and answer for themselves then.
-    return Router(default=_Admin(namespace, clock), redirect_slashes=False)
+    return Router(default=_Admin(namespace, clock, pages or {}), redirect_slashes=False)
 
 
 # --- addresses --------------------------------------------------------------------------
@@ -156,8 +163,11 @@ class Address:
 class _Admin:
     """The ASGI app proper."""
 
-    def __init__(self, namespace: Namespace, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, namespace: Namespace, clock: Callable[[], int], pages: Mapping[str, Page]
+    ) -> None:
         self._name = namespace.name
+        self._pages = pages
         self._directory = namespace.directory
         self._clock = clock
         self._created_ms = namespace.store.created_ms()
@@ -191,6 +201,11 @@ class _Admin:
 
     async def _serve(self, request: Request) -> Response:
         address = Address.of(request.scope["path"])
+        page = self._pages.get(address.path)
+        # Every SDK names a version of the API, so that an entity may have a page's name.
+        if page is not None and "api-version" not in request.query_params:
+            self._admit(request, address)
+            return await page(request)
         if request.method not in address.methods:
             raise RefusedError(
                 405,

@@ -128,6 +128,10 @@ class Client:
     def is_opened(self) -> bool:
         return self.amqp.phase is Phase.OPEN
 
+    @property
+    def link_count(self) -> int:
+        return len(self._links)
+
     def receive(self, data: bytes) -> None:
         self._now_ms = self._clock()  # once for all that these bytes bring
         for event in self.amqp.receive(data):
@@ -354,6 +358,8 @@ class Client:
         context = self._links.get(event.link)
         if isinstance(context, Receiver):
             context.used_ms = self._now_ms
+            if event.named:
+                context.count_request()
             self.namespace.pump_queue(context.queue, self._clock())
             context.finish_drain()
         elif isinstance(context, Node):

@@ -90,6 +90,9 @@ class Receiver:
         self.waiter: Waiter | None = None
         self.deadline_ms = 0
         self._reserved = 0
+        self._tally = queue.tally
+        self._asking = False
+        self._asked_at = 0
 
     def demand(self) -> int:
         link = self.link
@@ -108,6 +111,7 @@ class Receiver:
         if self.link.state is not LinkState.ATTACHED:
             return  # receive-and-delete: the receiver left while its message was being deleted
         self.link.send(payload(entry, locked_until_ms), token, self.deletes)
+        self._tally.messages_out += 1
         self.client.touch()
 
     def lose(self, error: QueueError) -> None:
@@ -117,9 +121,26 @@ class Receiver:
 
     def finish_drain(self) -> None:
         if self.link.drain and self.link.credit > 0 and not self._reserved:
+            self._count_request_over()
             self.link.finish_drain()
 
+    def count_request(self) -> None:
+        """The client has told its credit, which is how it asks to receive, and how it stops."""
+        link = self.link
+        if self._asking and link.drain and link.credit > 0:
+            return  # it asks for the end of the same request
+        self._count_request_over()
+        if link.credit > 0:
+            self._asking, self._asked_at = True, link.delivery_count
+            self._tally.receive_requests += 1
+
+    def _count_request_over(self) -> None:
+        if self._asking and self.link.delivery_count == self._asked_at:
+            self._tally.empty_receives += 1
+        self._asking = False
+
     def close(self, now_ms: int) -> None:
+        self._count_request_over()
         self.queue.remove_consumer(self)
         if isinstance(self.queue, SessionQueue):
             if self.waiter is not None:

@@ -46,6 +46,8 @@ class Clock:
 class Carrier(Protocol):
     """Whatever carries one client's bytes."""
 
+    client: Client
+
     def tick(self, now_s: float) -> None: ...
 
     def close(self) -> None:
@@ -242,6 +244,14 @@ class Host:
             protocol.abort()
         await asyncio.sleep(0)
         await self.committer.close()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self.protocols)
+
+    @property
+    def link_count(self) -> int:
+        return sum(carrier.client.link_count for carrier in self.protocols)
 
     # -- connections
 

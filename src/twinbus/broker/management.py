@@ -74,6 +74,8 @@ def _receive_by_number(request: Request) -> None:
         owner=request.session(),
         done=lambda error: None if not deletes else request.when_stored(body)(error),
     )
+    request.queue.tally.receive_requests += 1
+    request.queue.tally.messages_out += len(received)
     request.namespace.pump_queue(request.queue, request.now_ms)
     body["messages"] = [_received(entry, token, until_ms) for entry, token, until_ms in received]
     if not deletes:

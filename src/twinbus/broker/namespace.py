@@ -195,6 +195,7 @@ class Namespace:
         key = (entity.id, message_id)
         waiting = self._pending_ids.get(key)
         if waiting is not None:
+            entity.queue.tally.duplicates_dropped += 1
             waiting.append(done)
             return None
         since_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
@@ -202,6 +203,7 @@ class Namespace:
             "SELECT 1 FROM seen WHERE entity = ? AND message_id = ? AND at_ms > ?",
             *(entity.id, message_id, since_ms),
         ):
+            entity.queue.tally.duplicates_dropped += 1
             self.store.submit(done)
             return None
         self.store.batch.run(
@@ -226,8 +228,10 @@ class Namespace:
             entry.ttl_ms = ttl_ms
             entry.expires_ms = None if ttl_ms is None else now_ms + ttl_ms
         if entity.topic is not None:
+            self.store.batch.change(entity.id).arrived += 1
             return self._publish(entity, entry, message, now_ms, done)
         if entity.received.forward_to is not None:
+            self.store.batch.change(entity.id).arrived += 1
             return self._forward(entity, entry, message, now_ms, done)
         if entity.received.requires_session:
             entry.session = message.properties.group_id
@@ -341,6 +345,7 @@ class Namespace:
         message = Message.parse(entry.bare)
         message.annotations = entry.annotations
         source.queue.complete(token, done)
+        self.store.batch.change(source.id).completed -= 1  # by nobody who received it
         if entry.body is not None:
             self.store.batch.run("UPDATE body SET holders = holders + 1 WHERE id = ?", entry.body)
         self._forward(source, replace(entry), message, entry.enqueued_ms, nothing)
@@ -374,11 +379,15 @@ class Namespace:
             and not message.properties.group_id
         ):
             raise NotAllowedError(NO_SESSION)
+        self.store.batch.change(entity.id).dead_lettered += 1
         self._place(target, dead, message, dead.enqueued_ms, nothing)
 
     def _put_dead(
         self, queue: Queue, source: str, burial: Burial, done: Done | None = None
     ) -> None:
+        found = self.directory.find(queue.entity)
+        if found is not None:
+            self.store.batch.change(found[0].id).dead_lettered += 1
         queue.put(_dead(burial, source), done or nothing)
 
     # -- waking
@@ -428,6 +437,10 @@ class Namespace:
             counts.scheduled += change.scheduled
             counts.bytes += change.bytes
             counts.pings += change.pings
+            tally = queue.tally
+            tally.messages_in += change.arrived
+            tally.completed += change.completed
+            tally.dead_lettered += change.dead_lettered
             topic = (entity.parent or entity).topic
             if topic is not None:
                 topic.bytes += change.bytes
@@ -464,7 +477,7 @@ class Namespace:
             return
         # Held until the move is on disk, so that the next look does not move it again.
         queue.held[sequence] = b""
-        self.store.batch.delete(number, entry)
+        self.store.batch.delete(number, entry).arrived -= 1  # it arrived when it was scheduled
         message = Message.parse(entry.bare)
         message.annotations = entry.annotations
         active = replace(entry, state=ACTIVE, due_ms=None, enqueued_ms=now_ms)

@@ -100,6 +100,19 @@ class Counts:
 
 
 @dataclass(slots=True)
+class Tally:
+    """What has happened to a queue's messages since the broker started; `metrics` tells it."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    completed: int = 0
+    dead_lettered: int = 0
+    duplicates_dropped: int = 0
+    receive_requests: int = 0
+    empty_receives: int = 0
+
+
+@dataclass(slots=True)
 class Burial:
     """A message on its way to a dead-letter queue, and why."""
 
@@ -129,6 +142,7 @@ class Queue:
         self.description = description
         self.store = store
         self.counts = Counts()
+        self.tally = Tally()
         self.last_sequence = last_sequence
         self.consumers: list[Consumer] = []
         self.locks: dict[bytes, Lock] = {}
@@ -274,7 +288,7 @@ class Queue:
 
     def complete(self, token: bytes, done: Done) -> None:
         lock = self._find(token)
-        self.store.batch.delete(self.entity, lock.entry)
+        self.store.batch.delete(self.entity, lock.entry).completed += 1
         self._finish(lock, done, comes_back=False)
 
     def abandon(

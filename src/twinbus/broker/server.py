@@ -23,6 +23,7 @@ from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.entities import Directory, EntityExistsError
 from twinbus.broker.http import HttpFactory
 from twinbus.broker.listener import Address, Clock, Host, listening_socket
+from twinbus.broker.metrics import metrics_page
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
 from twinbus.broker.store import Store
@@ -81,7 +82,8 @@ class Broker:
         )
         namespace.idle_link_ms = int(self.config.idle_link_s * 1000)
         host = Host(namespace, Address(self.config.host, config.port), self.clock, self._tls)
-        factory = HttpFactory(web_app(host, admin_app(namespace, self.clock)))
+        pages = {"metrics": partial(metrics_page, host)}
+        factory = HttpFactory(web_app(host, admin_app(namespace, self.clock, pages)))
         self._factories.append(factory)
         await host.start(factory)
         self.hosts.append(host)

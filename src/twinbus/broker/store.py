@@ -143,7 +143,7 @@ def row_id(entity: int, sequence: int) -> int:
 
 @dataclass(slots=True)
 class Change:
-    """What a batch does to one entity's counters."""
+    """What a batch does to one entity's counters. The last three are counted in memory alone."""
 
     last_sequence: int = 0
     active: int = 0
@@ -151,6 +151,9 @@ class Change:
     scheduled: int = 0
     bytes: int = 0
     pings: int = 0
+    arrived: int = 0
+    completed: int = 0
+    dead_lettered: int = 0
 
     def add(self, state: int, count: int, size: int) -> None:
         self.bytes += size
@@ -199,12 +202,15 @@ class Batch:
         change = self.change(entity)
         change.add(entry.state, 1, entry.size)
         change.last_sequence = entry.sequence
+        change.arrived += 1
 
-    def delete(self, entity: int, entry: Entry) -> None:
+    def delete(self, entity: int, entry: Entry) -> Change:
         self.deletes.append(row_id(entity, entry.sequence))
-        self.change(entity).add(entry.state, -1, -entry.size)
+        change = self.change(entity)
+        change.add(entry.state, -1, -entry.size)
         if entry.body is not None:
             self.dropped_bodies[entry.body] = self.dropped_bodies.get(entry.body, 0) + 1
+        return change
 
     def restate(self, entity: int, entry: Entry, state: int, delivery_count: int) -> None:
         """Move a message between active and deferred, or count a delivery of it."""
