@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, pair
+from twinbus.commands import broker, fault, pair
 
 app = typer.Typer(
     name="twinbus",
@@ -22,6 +22,7 @@ def twinbus() -> None:
 app.command()(broker.broker)
 app.command()(pair.backlog)
 app.command()(pair.check)
+app.add_typer(fault.app)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from twinbus.broker.access import ROOT_RULE, new_key, root_rule
-from twinbus.broker.admin import admin_app
+from twinbus.broker.admin import Page, admin_app
 from twinbus.broker.certificate import self_signed, server_context, write_private
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
 from twinbus.broker.descriptions import QueueDescription
@@ -27,6 +27,7 @@ from twinbus.broker.metrics import metrics_page
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
 from twinbus.broker.store import Store
+from twinbus.broker.trouble import Trouble, no_faults
 from twinbus.broker.websocket import web_app
 
 log = logging.getLogger("twinbus.broker")
@@ -47,6 +48,7 @@ class BrokerConfig:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     idle_link_s: float = 600.0
+    faults: bool = False
     open_store: Callable[[Path], Store] = Store
 
 
@@ -82,7 +84,8 @@ class Broker:
         )
         namespace.idle_link_ms = int(self.config.idle_link_s * 1000)
         host = Host(namespace, Address(self.config.host, config.port), self.clock, self._tls)
-        pages = {"metrics": partial(metrics_page, host)}
+        pages: dict[str, Page] = {"metrics": partial(metrics_page, host)}
+        pages["$faults"] = Trouble(host).page if self.config.faults else no_faults
         factory = HttpFactory(web_app(host, admin_app(namespace, self.clock, pages)))
         self._factories.append(factory)
         await host.start(factory)
