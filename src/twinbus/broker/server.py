@@ -62,6 +62,7 @@ class Broker:
         self.admin_ports: list[int] = []
         self._factories: list[HttpFactory] = []
         self._servers: list[asyncio.Server] = []
+        self._troubles: list[Trouble] = []
         self._locks: list[TextIO] = []
 
     async def start(self) -> None:
@@ -85,7 +86,11 @@ class Broker:
         namespace.idle_link_ms = int(self.config.idle_link_s * 1000)
         host = Host(namespace, Address(self.config.host, config.port), self.clock, self._tls)
         pages: dict[str, Page] = {"metrics": partial(metrics_page, host)}
-        pages["$faults"] = Trouble(host).page if self.config.faults else no_faults
+        pages["$faults"] = no_faults
+        if self.config.faults:
+            trouble = Trouble(host)
+            pages["$faults"] = trouble.page
+            self._troubles.append(trouble)
         factory = HttpFactory(web_app(host, admin_app(namespace, self.clock, pages)))
         self._factories.append(factory)
         await host.start(factory)
@@ -172,6 +177,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Close the ports, finish what is being written, close the files."""
+        for trouble in self._troubles:
+            trouble.close()
         for server in self._servers:
             server.close()
         for factory in self._factories:

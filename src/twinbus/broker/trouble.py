@@ -86,6 +86,11 @@ class Trouble:
         self._settle_down()
         return cleared
 
+    def close(self) -> None:
+        """The broker stops: whoever is kept waiting goes on."""
+        self._faults.clear(None)
+        self._changed.set()
+
     def tick(self, now_ms: int) -> None:
         for fault in self._faults.expire(now_ms):
             log.warning("fault %d of '%s' is over", fault.id, self._namespace.name)
