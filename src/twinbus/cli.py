@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, fault, pair
+from twinbus.commands import broker, fault, pair, proxy
 
 app = typer.Typer(
     name="twinbus",
@@ -23,6 +23,7 @@ app.command()(broker.broker)
 app.command()(pair.backlog)
 app.command()(pair.check)
 app.add_typer(fault.app)
+app.command()(proxy.proxy)
 
 
 def main() -> None:
