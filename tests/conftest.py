@@ -35,9 +35,13 @@ def spark() -> Iterator[SparkSession]:
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess]:
-    """A broker process with the queues that the test module names in QUEUES."""
+    """A broker process with the queues that the test module names in QUEUES.
+
+    EXTRA, if the module has it, are more arguments.
+    """
     queues: dict[str, dict[str, Any]] = request.module.QUEUES
-    process = BrokerProcess(tmp_path_factory.mktemp("broker"), queues)
+    extra: tuple[str, ...] = getattr(request.module, "EXTRA", ())
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"), queues, extra=extra)
     process.start()
     yield process
     process.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, pair, syphon
+from twinbus.commands import broker, fault, pair, proxy, syphon
 
 app = typer.Typer(
     name="twinbus",
@@ -27,6 +27,9 @@ backlog = typer.Typer(invoke_without_command=True, help=pair.backlog.__doc__)
 backlog.callback()(pair.backlog)
 backlog.command()(syphon.redrive)
 app.add_typer(backlog, name="backlog")
+
+app.add_typer(fault.app)
+app.command()(proxy.proxy)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -97,8 +98,11 @@ class Answer:
 
 
 def admin_port(broker: BrokerProcess) -> int:
-    """The port for plain http, which the broker tells in its log."""
-    found = re.findall(r"health at http://localhost:(\d+)/", broker.log())
+    """The port for plain http, which the broker tells in its log once it is ready."""
+    end = time.monotonic() + 10
+    while not (found := re.findall(r"health at http://localhost:(\d+)/", broker.log())):
+        assert time.monotonic() < end, broker.log()
+        time.sleep(0.01)
     return int(found[-1])
 
 

@@ -6,6 +6,7 @@
             /$namespaceinfo                            the namespace itself
             /health                                    without a token: is anybody there
             /metrics                                   counters, as Prometheus reads them
+            /$faults                                   see `trouble`
     GET, PUT, DELETE
             /{queue or topic}                          whose path may have slashes
             /{topic}/subscriptions/{name}
@@ -51,6 +52,7 @@ from twinbus.broker.descriptions import (
     check_name,
 )
 from twinbus.broker.entities import Entity, EntityExistsError, EntityNotFoundError
+from twinbus.broker.faults import BUSY, TroubledError
 from twinbus.broker.markup import AtomError
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done, QueueError
@@ -69,6 +71,7 @@ _FORWARD_DEAD_TOKEN = "ServiceBusDlqSupplementaryAuthorization"  # noqa: S105 - 
 # The first that fits counts, so the narrow stand before the broad.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (AccessError, 401),
+    (TroubledError, 503),
     (EntityNotFoundError, 404),
     (EntityExistsError, 409),
     (QueueError, 400),
@@ -167,6 +170,7 @@ class _Admin:
         self, namespace: Namespace, clock: Callable[[], int], pages: Mapping[str, Page]
     ) -> None:
         self._name = namespace.name
+        self._namespace = namespace
         self._pages = pages
         self._directory = namespace.directory
         self._clock = clock
@@ -197,6 +201,8 @@ class _Admin:
                 return _refusal(500, "The server failed; its log says how.")
             if isinstance(error, StoreError) and error.full:
                 status = 507
+            if isinstance(error, TroubledError) and error.condition == BUSY:
+                status = 429
             return _refusal(status, str(error))
 
     async def _serve(self, request: Request) -> Response:
@@ -214,6 +220,15 @@ class _Admin:
             )
         if address.path == "health" and not request.headers.get("authorization"):
             return JSONResponse({"status": "healthy", "namespace": self._name})
+        trouble = self._namespace.trouble
+        if trouble is None:
+            return await self._manage(request, address)
+        await trouble.hold(address.full)
+        response = await self._manage(request, address)
+        await trouble.withhold(address.full)
+        return response
+
+    async def _manage(self, request: Request, address: Address) -> Response:
         self._admit(request, address)
         match request.method:
             case "GET":

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.store import Batch, StoreError
+from twinbus.broker.store import Batch, Store, StoreError
 
 log = logging.getLogger("twinbus.broker")
 
@@ -66,12 +67,15 @@ class Committer:
         store = self.namespace.store
         batch = store.take_batch()
         self._in_flight = batch.size
+        trouble, commit_now = self.namespace.trouble, store.commit
         try:
+            if trouble is not None:
+                commit_now = partial(_commit_late, store, trouble.commit_delay_s())
             store.apply(batch)
         except StoreError as error:
             self._finish(batch, error)
             return
-        commit = self._loop.run_in_executor(self._thread, store.commit)
+        commit = self._loop.run_in_executor(self._thread, commit_now)
         commit.add_done_callback(partial(self._committed, batch))
 
     def _committed(self, batch: Batch, commit: asyncio.Future[None]) -> None:
@@ -107,3 +111,8 @@ class Committer:
         elif error is None and self._failing:
             log.warning("store of '%s' is well again", self.namespace.name)
         self._failing = error is not None
+
+
+def _commit_late(store: Store, delay_s: float) -> None:
+    time.sleep(delay_s)
+    store.commit()

@@ -132,9 +132,26 @@ class Client:
     def link_count(self) -> int:
         return len(self._links)
 
+    def context(self, link: Link) -> Context | None:
+        """What a link of this client is for."""
+        return self._links.get(link)
+
+    def pass_over(self, event: Delivery) -> None:
+        """Nothing comes of a delivery, but it has used up credit that others need."""
+        most = SEND_CREDIT if isinstance(self._links.get(event.link), Producer) else REQUEST_CREDIT
+        if event.link.credit < most // 2:
+            event.link.grant(most)
+
+    @property
+    def links(self) -> list[tuple[Link, Context]]:
+        return list(self._links.items())
+
     def receive(self, data: bytes) -> None:
         self._now_ms = self._clock()  # once for all that these bytes bring
-        for event in self.amqp.receive(data):
+        events, trouble = self.amqp.receive(data), self.namespace.trouble
+        if trouble is not None:
+            events = trouble.intercept(self, events)
+        for event in events:
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, event)
@@ -381,21 +398,15 @@ class Client:
                 if link.credit < REQUEST_CREDIT // 2:
                     link.grant(REQUEST_CREDIT)
         except (QueueError, StoreError) as error:
-            self._settle_incoming(event, error)
+            self.settle_incoming(event, error)
 
     def _on_message(self, producer: Producer, event: Delivery) -> None:
-        if event.payload is None:
-            raise TooLargeError(
-                f"The message for '{producer.path}' is over the limit of {MAX_MESSAGE_BYTES} bytes."
-            )
-        payloads = [event.payload]
-        if event.message_format == BATCH_FORMAT:
-            payloads = _batch(event.payload)
+        payloads = payloads_of(producer, event)
         producer.used_ms = self._now_ms
-        done = partial(self._settle_incoming, event)
+        done = partial(self.settle_incoming, event)
         self.namespace.send(producer.entity, payloads, self._now_ms, done)
 
-    def _settle_incoming(self, event: Delivery, error: Exception | None) -> None:
+    def settle_incoming(self, event: Delivery, error: Exception | None) -> None:
         """The message is stored, or it is not: tell its sender."""
         link = event.link
         if link.state is not LinkState.ATTACHED:
@@ -468,7 +479,7 @@ class Client:
             self._put_token(values, body, reply)
         else:
             self._manage(node, values, body, reply)
-        self._settle_incoming(event, None)
+        self.settle_incoming(event, None)
 
     def _put_token(
         self, values: dict[str, Any], body: Any, reply: Callable[[dict[str, Any], Any], None]
@@ -487,9 +498,11 @@ class Client:
         body: Any,
         reply: Callable[[dict[str, Any], Any], None],
     ) -> None:
-        def answer(result: Reply) -> None:
+        def tell(result: Reply) -> None:
             reply(reply_properties(result), result.body)
 
+        answer: Callable[[Reply], None] = tell
+        trouble = self.namespace.trouble
         try:
             name = values.get("operation")
             known = OPERATIONS.get(name) if isinstance(name, str) else None
@@ -498,6 +511,8 @@ class Client:
             if not isinstance(body, dict):
                 raise MessageError("The request's body is not a map.")
             claim, operation = known
+            if trouble is not None:
+                answer = trouble.admit(node.path, str(name), claim, answer)
             self._grants.require(node.path + MANAGEMENT, claim)
             entity, queue = self.namespace.directory.resolve(node.path)
             entity.accessed_ms = self._clock()
@@ -559,6 +574,17 @@ _HANDLERS: dict[type[Any], Callable[[Client, Any], None]] = {
     Closed: Client._on_closed,
     Opened: Client._on_opened,
 }
+
+
+def payloads_of(producer: Producer, event: Delivery) -> list[bytes]:
+    """The messages of a delivery: one, or a batch of them."""
+    if event.payload is None:
+        raise TooLargeError(
+            f"The message for '{producer.path}' is over the limit of {MAX_MESSAGE_BYTES} bytes."
+        )
+    if event.message_format == BATCH_FORMAT:
+        return _batch(event.payload)
+    return [event.payload]
 
 
 def _batch(payload_: bytes) -> list[bytes]:

@@ -20,6 +20,8 @@ from twinbus.broker.store import Entry, StoreError
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 MAX_PENDING_BYTES = 1 << 20
+# More than any credit: with so much on its way, a receiver wants no more.
+_HELD = 1 << 40
 
 
 def error_of(error: Exception) -> Error:
@@ -106,6 +108,15 @@ class Receiver:
 
     def reserve(self, count: int) -> None:
         self._reserved += count
+
+    @property
+    def is_held(self) -> bool:
+        return self._reserved >= _HELD
+
+    def hold(self, held: bool) -> None:
+        """Want nothing, whatever credit there is, until told otherwise."""
+        if held != self.is_held:
+            self._reserved += _HELD if held else -_HELD
 
     def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
         if self.link.state is not LinkState.ATTACHED:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 from twinbus.amqp.performatives import Error
@@ -213,6 +214,8 @@ class Host:
         self._context: ssl.SSLContext | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self.shut = False  # while it is, connections are taken and closed
 
     async def start(self, http: Callable[[], asyncio.Protocol]) -> None:
         """Listen. ``http`` makes the protocol for a connection that turns out to speak HTTP."""
@@ -221,13 +224,29 @@ class Host:
         self._socket = listening_socket(self.address)
         self.address.port = self._socket.getsockname()[1]
         self.committer = Committer(self.namespace, self.clock)
-        self._spawn(self._accept(self._socket))
+        self._accepting = self._spawn(self._accept(self._socket))
         self._spawn(self._tick())
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def set_gone(self, gone: bool) -> None:
+        """Close the port, or open it again; what is stored is not touched."""
+        if gone and self._accepting is not None and self._socket is not None:
+            # Closed when nobody waits on it any more: the next file would get its number.
+            self._accepting.add_done_callback(partial(_close, self._socket))
+            self._accepting.cancel()
+            self._accepting = None
+        elif not gone and self._accepting is None:
+            try:
+                self._socket = listening_socket(self.address)
+            except OSError as error:
+                log.error("'%s' cannot come back yet: %s", self.namespace.name, error)
+                return
+            self._accepting = self._spawn(self._accept(self._socket))
 
     async def stop(self) -> None:
         if self._socket is not None:
@@ -244,6 +263,14 @@ class Host:
             protocol.abort()
         await asyncio.sleep(0)
         await self.committer.close()
+
+    @property
+    def is_gone(self) -> bool:
+        return self._accepting is None
+
+    @property
+    def clients(self) -> list[Client]:
+        return [carrier.client for carrier in self.protocols]
 
     @property
     def connection_count(self) -> int:
@@ -264,6 +291,9 @@ class Host:
                 log.error("'%s' cannot take a connection: %s", self.namespace.name, error)
                 await asyncio.sleep(0.1)
                 continue
+            if self.shut:
+                sock.close()
+                continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._spawn(self._serve(sock))
@@ -272,6 +302,8 @@ class Host:
         """See by the first byte what the peer speaks, without taking the byte away."""
         try:
             first = await asyncio.wait_for(self._first_byte(sock), HANDSHAKE_S)
+            if self.shut:
+                raise ConnectionAbortedError("the namespace is shut")
             if first == TLS_FIRST_BYTE:
                 await self.loop.connect_accepted_socket(
                     lambda: FirstByteProtocol(self), sock, ssl=self._tls_context()
@@ -318,6 +350,8 @@ class Host:
             await asyncio.sleep(TICK_S)
             try:
                 self.namespace.tick(self.clock())
+                if self.namespace.trouble is not None:
+                    self.namespace.trouble.tick(self.clock())
             except StoreError as error:
                 log.error("store of '%s' cannot be read: %s", self.namespace.name, error)
             now_s = time.monotonic()
@@ -325,6 +359,10 @@ class Host:
                 clients_at = now_s + CLIENT_TICK_S
                 for protocol in list(self.protocols):
                     protocol.tick(now_s)
+
+
+def _close(sock: socket.socket, task: asyncio.Task[None]) -> None:
+    sock.close()
 
 
 def listening_socket(address: Address) -> socket.socket:

@@ -14,10 +14,12 @@ causes goes into one batch, so it happens whole or not at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any, Protocol
 from uuid import uuid4
 
+from twinbus.amqp.events import Event
 from twinbus.amqp.message import (
     Message,
     application_properties,
@@ -26,12 +28,14 @@ from twinbus.amqp.message import (
     with_properties,
 )
 from twinbus.amqp.types import CodecError
-from twinbus.broker.descriptions import FOREVER, AccessRule, Description
+from twinbus.broker.descriptions import FOREVER, AccessRule, Claim, Description
 from twinbus.broker.entities import Directory, Entity, EntityDisabledError, EntityNotFoundError
 from twinbus.broker.entities import NotAllowedError as NotAllowedError
 from twinbus.broker.queue import Burial, Done, Queue, QueueError
 from twinbus.broker.routing import Changed, read, rewrite
 from twinbus.broker.store import ACTIVE, SCHEDULED, Batch, Entry, Store, StoreError
+
+Answer = Callable[[Any], None]
 
 PING = "application/vnd.ms-servicebus-ping"
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
@@ -58,6 +62,27 @@ class MessageError(QueueError):
 
 class TooLargeError(QueueError):
     condition = "amqp:link:message-size-exceeded"
+
+
+class Trouble(Protocol):
+    """What stands between a namespace and its clients while a fault is on; see `trouble`."""
+
+    def intercept(self, client: Any, events: Iterator[Event]) -> Iterator[Event]:
+        """What a client sent, without what is to come to nothing."""
+
+    def admit(self, path: str, operation: str, claim: Claim, answer: Answer) -> Answer:
+        """A request to an entity's ``$management``: raise, or tell where the answer goes."""
+
+    async def hold(self, path: str) -> None:
+        """A management request over HTTP: raise, or wait, before it is done."""
+
+    async def withhold(self, path: str) -> None:
+        """It is done: wait before it is answered."""
+
+    def commit_delay_s(self) -> float:
+        """How much longer a commit takes. Raises StoreError where it fails."""
+
+    def tick(self, now_ms: int) -> None: ...
 
 
 class Tokens:
@@ -90,6 +115,7 @@ class Namespace:
         self.store = store
         self.new_token = new_token or Tokens()
         self.idle_link_ms = 0  # never, unless told otherwise
+        self.trouble: Trouble | None = None  # there is one while a fault is on
         self._awake: dict[Queue, None] = {}
         self._holding: dict[Queue, None] = {}
         self._pending_ids: dict[tuple[int, str], list[Done]] = {}
@@ -114,9 +140,29 @@ class Namespace:
         if len(payloads) == 1:
             entry, message = self._check(entity, payloads[0], now_ms)
             return [self._take(entity, entry, message, now_ms, done)]
+        return self._take_all(entity, self._check_all(entity, payloads, now_ms), now_ms, done)
+
+    def send_later(
+        self, entity: Entity, payloads: list[bytes], now_ms: int, due_ms: int, done: Done
+    ) -> None:
+        """As `send`, but none of them appears before a moment."""
+        self._check_can_send(entity)
+        entity.accessed_ms = now_ms
+        checked = self._check_all(entity, payloads, now_ms)
+        for entry, _ in checked:
+            _postpone(entry, due_ms)
+        self._take_all(entity, checked, now_ms, done)
+
+    def _check_all(
+        self, entity: Entity, payloads: list[bytes], now_ms: int
+    ) -> list[tuple[Entry, Message]]:
         if not payloads:
             raise MessageError(f"The batch for '{entity.path}' has no messages.")
-        checked = [self._check(entity, payload, now_ms) for payload in payloads]
+        return [self._check(entity, payload, now_ms) for payload in payloads]
+
+    def _take_all(
+        self, entity: Entity, checked: list[tuple[Entry, Message]], now_ms: int, done: Done
+    ) -> list[int]:
         last = len(checked) - 1
         return [
             self._take(entity, entry, message, now_ms, done if index == last else nothing)
@@ -549,6 +595,14 @@ def _due(message: Message, now_ms: int) -> int | None:
     if due_ms > LAST_MS:
         raise CodecError(f"{SCHEDULED_TIME} is later than the year 9999")
     return int(due_ms)
+
+
+def _postpone(entry: Entry, due_ms: int) -> None:
+    """Let a message appear at a moment, or later still if its sender wants that."""
+    entry.due_ms = max(due_ms, entry.due_ms or 0)
+    entry.state = SCHEDULED
+    if entry.ttl_ms is not None:
+        entry.expires_ms = entry.due_ms + entry.ttl_ms
 
 
 def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entry:

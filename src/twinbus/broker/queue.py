@@ -412,6 +412,12 @@ class Queue:
         for lock in late:
             self.abandon(lock.token, now_ms, _ignore)
 
+    def release_locks(self, now_ms: int) -> None:
+        """Forget who holds what, as a restart does: no delivery is counted."""
+        for lock in list(self.locks.values()):
+            if not lock.busy:
+                self.release(lock.token, now_ms, _ignore)
+
     def reorder_locks(self) -> None:
         """Sort the locks by expiry again, after the lock duration was changed."""
         self.locks = dict(sorted(self.locks.items(), key=lambda item: item[1].until_ms))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from twinbus.broker.access import ROOT_RULE, new_key, root_rule
-from twinbus.broker.admin import admin_app
+from twinbus.broker.admin import Page, admin_app
 from twinbus.broker.certificate import self_signed, server_context, write_private
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
 from twinbus.broker.descriptions import QueueDescription
@@ -27,6 +27,7 @@ from twinbus.broker.metrics import metrics_page
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
 from twinbus.broker.store import Store
+from twinbus.broker.trouble import Trouble, no_faults
 from twinbus.broker.websocket import web_app
 
 log = logging.getLogger("twinbus.broker")
@@ -47,6 +48,7 @@ class BrokerConfig:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     idle_link_s: float = 600.0
+    faults: bool = False
     open_store: Callable[[Path], Store] = Store
 
 
@@ -60,6 +62,7 @@ class Broker:
         self.admin_ports: list[int] = []
         self._factories: list[HttpFactory] = []
         self._servers: list[asyncio.Server] = []
+        self._troubles: list[Trouble] = []
         self._locks: list[TextIO] = []
 
     async def start(self) -> None:
@@ -82,7 +85,12 @@ class Broker:
         )
         namespace.idle_link_ms = int(self.config.idle_link_s * 1000)
         host = Host(namespace, Address(self.config.host, config.port), self.clock, self._tls)
-        pages = {"metrics": partial(metrics_page, host)}
+        pages: dict[str, Page] = {"metrics": partial(metrics_page, host)}
+        pages["$faults"] = no_faults
+        if self.config.faults:
+            trouble = Trouble(host)
+            pages["$faults"] = trouble.page
+            self._troubles.append(trouble)
         factory = HttpFactory(web_app(host, admin_app(namespace, self.clock, pages)))
         self._factories.append(factory)
         await host.start(factory)
@@ -169,6 +177,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Close the ports, finish what is being written, close the files."""
+        for trouble in self._troubles:
+            trouble.close()
         for server in self._servers:
             server.close()
         for factory in self._factories:

@@ -65,6 +65,10 @@ def broker(
             "--idle-link-s", min=0, help="Close a link that carries nothing so long; 0 is never."
         ),
     ] = 600,
+    faults: Annotated[
+        bool,
+        typer.Option("--faults", help="Let those who may manage start faults: `twinbus fault`."),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
 ) -> None:
     """Serve durable Service Bus namespaces to any Service Bus client.
@@ -88,7 +92,7 @@ def broker(
     try:
         namespaces = _namespaces(name, port, admin_port, queue, config)
         check_tls(tls_cert, tls_key)
-        settings = BrokerConfig(namespaces, data, host, key, tls_cert, tls_key, idle_link_s)
+        settings = BrokerConfig(namespaces, data, host, key, tls_cert, tls_key, idle_link_s, faults)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run(settings, _print_ready))
     except (ConfigError, DescriptionError, BrokerError, StoreError, OSError) as error:

@@ -1,0 +1,268 @@
+"""Which faults are on, and that none of them costs anything while it is not."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from bench.load import kilobyte_message, sas_token
+
+from twinbus.amqp.connection import Connection, Phase
+from twinbus.amqp.events import Delivery, Event, Settlement
+from twinbus.amqp.message import Properties, with_application_properties
+from twinbus.amqp.performatives import ACCEPTED, Source, Target
+from twinbus.amqp.session import RECEIVER, SENDER, Link
+from twinbus.amqp.types import encode
+from twinbus.broker.access import ROOT_RULE, root_rule
+from twinbus.broker.descriptions import QueueDescription
+from twinbus.broker.dialect import Client
+from twinbus.broker.faults import KINDS, Act, FaultError, Faults
+from twinbus.broker.namespace import Namespace, nothing
+from twinbus.broker.store import Store
+
+NOW = 1_700_000_000_000
+
+
+def begun(kind: str, entity: str | None = None, seconds: float = 60, **settings: Any) -> Faults:
+    faults = Faults()
+    faults.start(kind, entity, seconds, settings, NOW)
+    return faults
+
+
+# --- which are on ---------------------------------------------------------------------------
+
+
+def test_a_fault_is_over_when_its_time_is() -> None:
+    faults = begun("throttling", seconds=2)
+    assert faults.expire(NOW + 1_999) == []
+    (over,) = faults.expire(NOW + 2_000)
+    assert over.kind.name == "throttling"
+    assert not faults
+    assert faults.refusal(Act.SEND, "orders", 1, NOW + 2_000) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "covered"),
+    [
+        ("orders", True),
+        ("ORDERS", True),
+        ("orders/$deadletterqueue", True),
+        ("orders/Subscriptions/audit", True),
+        ("orders/eu", False),
+        ("orders-eu", False),
+        ("bills", False),
+    ],
+)
+def test_a_fault_concerns_its_entity_and_what_lies_in_it(path: str, covered: bool) -> None:
+    faults = begun("sends-refused", "Orders")
+    assert (faults.find("sends-refused", path) is not None) == covered
+    assert (faults.refusal(Act.SEND, path, 1, NOW) is not None) == covered
+
+
+def test_a_fault_of_the_namespace_concerns_everything() -> None:
+    assert begun("no-answer").find("no-answer", "any/thing") is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"),
+    [
+        ("sends-refused", {Act.SEND}),
+        ("receives-refused", {Act.RECEIVE}),
+        ("management-refused", {Act.MANAGE}),
+        ("unreachable", set(Act)),
+        ("node-restart", set(Act)),
+        ("throttling", set(Act)),
+        ("no-answer", set()),
+        ("answers-lost", set()),
+        ("store-and-forward", set()),
+    ],
+)
+def test_each_kind_refuses_what_it_says(kind: str, refused: set[Act]) -> None:
+    faults = begun(kind)
+    assert {act for act in Act if faults.refusal(act, "orders", 1, NOW)} == refused
+
+
+def test_credits_come_back_by_the_second_and_are_not_saved_up() -> None:
+    faults = begun("throttling", rate=10)
+
+    def taken(now_ms: int) -> int:
+        """How many sends of one message each go through at this moment."""
+        count = 0
+        while faults.refusal(Act.SEND, "orders", 1, now_ms) is None:
+            count += 1
+        return count
+
+    assert taken(NOW) == 10
+    assert taken(NOW) == 0
+    assert taken(NOW + 500) == 5
+    assert taken(NOW + 60_000) == 10
+    assert faults.refusal(Act.SEND, "orders", 11, NOW + 120_000) is not None
+    assert faults.refusal(Act.MANAGE, "orders", 10, NOW + 120_000) is None
+
+
+def test_a_link_costs_no_credit() -> None:
+    assert begun("throttling", rate=0).refusal(Act.SEND, "orders", 0, NOW) is None
+
+
+def test_the_refusal_names_azures_error() -> None:
+    error = begun("throttling").refusal(Act.SEND, "orders", 1, NOW)
+    assert error is not None
+    assert error.condition == "com.microsoft:server-busy"
+    assert "Error code: 50009. Please wait 2 seconds and try again." in str(error)
+    chosen = begun("sends-refused", condition="amqp:not-found")
+    refusal = chosen.refusal(Act.SEND, "orders", 1, NOW)
+    assert refusal is not None
+    assert refusal.condition == "amqp:not-found"
+
+
+def test_two_faults_of_one_entity_end_each_by_itself() -> None:
+    faults = Faults()
+    short = faults.start("sends-refused", "orders", 1, {}, NOW)
+    long = faults.start("sends-refused", None, 9, {}, NOW)
+    faults.expire(NOW + 1_000)
+    assert [fault.id for fault in faults] == [long.id]
+    assert faults.refusal(Act.SEND, "orders", 1, NOW + 1_000) is not None
+    with pytest.raises(FaultError, match=f"there is no fault {short.id}"):
+        faults.clear(short.id)
+    assert faults.clear(None) == [long]
+
+
+def test_a_fault_that_is_refused_changes_nothing() -> None:
+    faults = Faults()
+    for kind, entity, seconds, settings in (
+        ("meteor", None, 1, {}),
+        ("slow-store", "orders", 1, {}),
+        ("slow-store", None, 0, {}),
+        ("slow-store", None, float("nan"), {}),
+        ("slow-store", None, 1, {"delay_s": 61}),
+        ("sends-refused", None, 1, {"condition": "no-such-thing"}),
+    ):
+        with pytest.raises(FaultError):
+            faults.start(kind, entity, seconds, settings, NOW)
+    assert not faults
+
+
+def test_every_kind_has_a_kebab_case_name_and_a_sentence() -> None:
+    for name, kind in KINDS.items():
+        assert name == kind.name
+        assert name.replace("-", "").isalpha()
+        assert name.islower()
+        assert kind.text.endswith(".")
+
+
+# --- what they cost while off -----------------------------------------------------------------
+
+
+class Conversation:
+    """A client and a namespace that pass bytes to each other, committed at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Store(folder / "messages.db")
+        self.namespace = Namespace("home", self.store, [root_rule("a2V5")])
+        self.namespace.directory.create_queue("orders", QueueDescription(), NOW, nothing)
+        self._commit()
+        self.broker = Client(self.namespace, lambda: NOW, lambda client: None)
+        self.amqp = Connection(server=False, container_id="test", hostname="localhost")
+        self.amqp.start()
+        while self.amqp.phase is not Phase.OPEN:
+            self.exchange()
+        self.session = self.amqp.begin()
+        self._authorize()
+
+    def _authorize(self) -> None:
+        requests, replies = self.attach(SENDER, "$cbs"), self.attach(RECEIVER, "$cbs")
+        replies.grant(1)
+        values = {"operation": "put-token", "type": "jwt", "name": "sb://localhost/"}
+        message = with_application_properties(Properties(message_id="1").encoded(), values)
+        token = sas_token("sb://localhost/", ROOT_RULE, "a2V5")
+        requests.send(message + b"\x00\x53\x77" + encode(token), b"cbs", settled=True)
+        self.exchange()
+
+    def _commit(self) -> None:
+        while self.store.batch:
+            batch = self.store.take_batch()
+            self.store.apply(batch)
+            self.store.commit()
+            self.namespace.committed(batch, None, NOW)
+
+    def exchange(self) -> list[Event]:
+        """Pass on what both have to say until neither has."""
+        heard: list[Event] = []
+        while data := self.amqp.data_to_send():
+            self.broker.receive(data)
+            self._commit()
+            heard += self.amqp.receive(self.broker.amqp.data_to_send())
+        return heard
+
+    def attach(self, role: bool, address: str) -> Link:
+        link = self.session.attach(
+            f"{address}-{role}", role, source=Source(address), target=Target(address)
+        )
+        self.exchange()
+        return link
+
+    def send(self, link: Link, count: int) -> None:
+        """All in one write, so that the broker reads them at once."""
+        for number in range(count):
+            link.send(kilobyte_message(number), number.to_bytes(4), settled=False)
+        assert sum(isinstance(event, Settlement) for event in self.exchange()) == count
+
+    def receive(self, link: Link, count: int) -> None:
+        link.grant(count)
+        got = [event for event in self.exchange() if isinstance(event, Delivery)]
+        assert len(got) == count
+        for event in got:
+            self.session.dispose(event.delivery_id, event.delivery_id, ACCEPTED, settled=False)
+        self.exchange()
+
+
+@pytest.fixture
+def conversation(tmp_path: Path) -> Iterator[Conversation]:
+    conversation = Conversation(tmp_path)
+    yield conversation
+    conversation.store.close()
+
+
+def lines_run(act: Callable[[], None]) -> list[str]:
+    """The lines of the broker that something runs and that have to do with faults."""
+    lines: list[str] = []
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        name = frame.f_code.co_filename
+        if "/broker/" not in name:
+            return None
+        line = linecache.getline(name, frame.f_lineno)
+        fault = Path(name).stem in ("faults", "trouble") or "trouble" in line
+        if event == "line" and fault:
+            lines.append(line.strip())
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_while_no_fault_is_on_a_hundred_messages_that_are_read_at_once_ask_once(
+    conversation: Conversation,
+) -> None:
+    sender, receiver = (
+        conversation.attach(SENDER, "orders"),
+        conversation.attach(RECEIVER, "orders"),
+    )
+    one = lines_run(lambda: conversation.send(sender, 1))
+    hundred = lines_run(lambda: conversation.send(sender, 100))
+    asked = "if trouble is not None:"
+    assert one.count(asked) == hundred.count(asked) == 1
+    assert hundred == one, "and nothing of the faults themselves is run"
+    received = lines_run(lambda: conversation.receive(receiver, 101))
+    assert received.count(asked) == 2, "for the credit, and for a hundred settlements"
+    assert set(received) == set(one)
