@@ -8,7 +8,7 @@ and some of them lose an AMQP type on the way (an application property becomes t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
@@ -24,6 +24,7 @@ _LOCKED_UNTIL = Symbol("x-opt-locked-until")
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _PARTITION_KEY = Symbol("x-opt-partition-key")
 _DELIVERY_COUNT = 4
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Received:
@@ -102,9 +103,11 @@ class Received:
 
 
 def _time(milliseconds: Any) -> datetime | None:
-    if milliseconds is None:
+    """None too for a time that Python has no date for: AMQP's go further."""
+    try:
+        return None if milliseconds is None else _EPOCH + timedelta(milliseconds=int(milliseconds))
+    except OverflowError:
         return None
-    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
 
 
 def _text(value: Any) -> str | None:
@@ -113,7 +116,7 @@ def _text(value: Any) -> str | None:
         return value if value is None else str(value)
     if isinstance(value, Timestamp):
         time = _time(value)
-        return None if time is None else time.isoformat()
+        return str(int(value)) if time is None else time.isoformat()
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, bool):
