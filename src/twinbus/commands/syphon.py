@@ -107,6 +107,7 @@ def syphon(
         refuse(str(error))
     with _stoppable(with_parent) as stopped, _bar(hidden=as_json) as tell:
         made = _start(options, master, tell)
+        _heed(stopped)  # Spark has a handler of its own for Ctrl-C
         try:
             empty = _run(made, stopped, http_port, patience if once else None)
         except SyphonError as error:
@@ -198,10 +199,7 @@ def _quit(made: Syphon) -> None:
 def _stoppable(with_parent: bool) -> Iterator[threading.Event]:
     """Set by Ctrl-C, SIGTERM and, if wanted, the end of whoever started us."""
     stopped = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: stopped.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = _heed(stopped)
     if with_parent:
         threading.Thread(target=_await_orphanhood, args=(stopped,), daemon=True).start()
     try:
@@ -209,6 +207,13 @@ def _stoppable(with_parent: bool) -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _heed(stopped: threading.Event) -> dict[int, Any]:
+    return {
+        number: signal.signal(number, lambda *_: stopped.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
 
 
 def _await_orphanhood(stopped: threading.Event) -> None:

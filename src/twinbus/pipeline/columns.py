@@ -8,7 +8,7 @@ and some of them lose an AMQP type on the way (an application property becomes t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,6 +24,9 @@ _LOCKED_UNTIL = Symbol("x-opt-locked-until")
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _PARTITION_KEY = Symbol("x-opt-partition-key")
 _TIME_TO_LIVE, _DELIVERY_COUNT = 2, 4
+# The milliseconds that have a date, from the year 1 to the year 9999; AMQP's times go further.
+_CALENDAR = range(-62_135_596_800_000, 253_402_300_800_000)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Received:
@@ -83,7 +86,7 @@ class Received:
 
     def time(self, name: Symbol) -> int | None:
         found: int | None = self._annotations.get(name)
-        return None if found is None else found * 1000
+        return found * 1000 if found is not None and found in _CALENDAR else None
 
     @property
     def texts(self) -> list[tuple[str, str | None]]:
@@ -110,12 +113,16 @@ def _text(value: Any) -> str | None:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Timestamp):
-        return datetime.fromtimestamp(value / 1000, UTC).isoformat()
+        return _date(value) if value in _CALENDAR else str(int(value))
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def _date(milliseconds: int) -> str:
+    return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat()
 
 
 _TIME = pa.timestamp("us", tz="UTC")

@@ -1,0 +1,134 @@
+"""How far the syphon is: counted, and told in every way there is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.error
+import urllib.request
+
+import pytest
+
+from twinbus.pipeline.progress import (
+    Count,
+    Listener,
+    Progress,
+    ProgressServer,
+    Snapshot,
+    prometheus_text,
+)
+from twinbus.pipeline.rounds import Outcome, Tally
+
+
+def tally(outcome: Outcome, messages: int, destination: str = "orders", error: str = "") -> Tally:
+    return Tally("q", destination, outcome, messages, error=error or None)
+
+
+@pytest.fixture
+def progress() -> Progress:
+    made = Progress()
+    made.learn(
+        [
+            tally(Outcome.MOVED, 5),
+            tally(Outcome.DUPLICATED, 1),
+            tally(Outcome.DEAD, 2),
+            tally(Outcome.FAILED, 3, "bills", "it is away"),
+            tally(Outcome.BUSY, 1, "bills", "it is busy"),
+            tally(Outcome.SKIPPED, 9, "bills", "not its turn"),
+            tally(Outcome.PARTIAL, 2, "orders", "some-message"),
+        ],
+        took_s=1.5,
+    )
+    return made
+
+
+def test_outcomes_are_counted_by_destination(progress: Progress) -> None:
+    now = progress.snapshot()
+    assert now.destinations["orders"] == Count(moved=5, dead_lettered=2, duplicates=1)
+    assert now.destinations["bills"] == Count(failed=4, error="it is busy")
+    assert (now.moved, now.failed, now.dead_lettered, now.duplicates) == (5, 4, 2, 1)
+    assert (now.rounds, now.last_round_s) == (1, 1.5)
+
+
+def test_a_snapshot_does_not_change(progress: Progress) -> None:
+    now = progress.snapshot()
+    progress.learn([tally(Outcome.MOVED, 1)], 1)
+    assert now.moved == 5
+
+
+def test_an_error_is_forgotten_when_messages_move(progress: Progress) -> None:
+    progress.learn([tally(Outcome.MOVED, 1, "bills")], 1)
+    assert progress.snapshot().destinations["bills"].error is None
+
+
+def test_a_look_says_what_is_left_and_is_stale_after_the_next_round(progress: Progress) -> None:
+    assert progress.is_stale()
+    progress.look({"bills": 3, "new": 1}, 4, exact=True)
+    now = progress.snapshot()
+    assert {name: count.left for name, count in now.destinations.items()} == {
+        "orders": 0,
+        "bills": 3,
+        "new": 1,
+    }
+    assert (now.left, now.left_is_exact) == (4, True)
+    assert not progress.is_stale()
+    progress.learn([], 1)
+    assert progress.is_stale()
+
+
+def test_prometheus_gets_a_line_a_number_with_names_escaped(progress: Progress) -> None:
+    progress.learn([tally(Outcome.MOVED, 1, 'a"b\\c')], 1)
+    lines = prometheus_text(progress.snapshot()).splitlines()
+    assert 'twinbus_syphon_moved_total{destination="orders"} 5' in lines
+    assert 'twinbus_syphon_moved_total{destination="a\\"b\\\\c"} 1' in lines
+    assert 'twinbus_syphon_failed_total{destination="bills"} 4' in lines
+    assert "twinbus_syphon_rounds_total 2" in lines
+    assert not any(line.startswith("twinbus_syphon_left") for line in lines), "nobody looked"
+
+
+def test_the_endpoint_has_both_and_nothing_else(progress: Progress) -> None:
+    server = ProgressServer(progress, 0)
+    try:
+        base = f"http://127.0.0.1:{server.port}"
+        with urllib.request.urlopen(f"{base}/progress", timeout=10) as answer:
+            found = json.load(answer)
+        assert (found["moved"], found["destinations"]["bills"]["failed"]) == (5, 4)
+        with urllib.request.urlopen(f"{base}/metrics", timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"{base}/other", timeout=10)
+        caught.value.close()
+        assert caught.value.code == 404
+    finally:
+        server.close()
+
+
+def test_the_listener_tells_what_has_changed_and_looks_when_the_query_idles(
+    progress: Progress, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Snapshot] = []
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        progress.look({"bills": 4}, 4, exact=True)
+
+    listener = Listener(progress, told.append, look)
+    event: object = object()
+    with caplog.at_level(logging.INFO, "twinbus.syphon"):
+        listener.onQueryStarted(event)  # type: ignore[arg-type]  # it does not look at it
+        listener.onQueryProgress(event)  # type: ignore[arg-type]
+        listener.onQueryIdle(event)  # type: ignore[arg-type]
+        listener.onQueryIdle(event)  # type: ignore[arg-type]
+        listener.onQueryTerminated(event)  # type: ignore[arg-type]
+    assert len(looks) == 1
+    assert [snapshot.left for snapshot in told] == [None, 4, 4, 4]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "the syphon has started",
+        "orders: 5 moved, 2 dead-lettered, 1 duplicates",
+        "bills: 0 moved, 4 failed",
+        "bills does not take messages: it is busy",
+        "orders: 5 moved, 2 dead-lettered, 1 duplicates, 0 left",
+        "bills: 0 moved, 4 failed, 4 left",
+    ]
