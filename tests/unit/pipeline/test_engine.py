@@ -1,0 +1,68 @@
+"""The Spark session of the command line, and what is left to the submitter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from twinbus.pipeline.engine import is_submitted, spark_session
+
+TALKATIVE = """
+from twinbus.pipeline.engine import spark_session
+spark = spark_session("quiet", master="local[1,4]", short_run=True)
+print(spark.range(5).count(), spark.conf.get("spark.sql.session.timeZone"))
+"""
+HEAPLESS = """#!/bin/sh
+[ "$1" = -version ] && echo 'openjdk version "17.0.1"' || { echo 'no room for a heap' >&2; exit 1; }
+"""
+
+
+def test_the_session_is_local_bound_to_loopback_and_retries(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    assert context.master == "local[2,4]"
+    assert context.getConf().get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert context.getConf().get("spark.speculation") == "false"
+
+
+def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:
+    assert spark_session("another") is spark
+
+
+def test_python_workers_run_the_same_python(spark: SparkSession) -> None:
+    def whoami(_: object) -> object:
+        return sys.executable
+
+    assert spark.sparkContext.parallelize([1]).map(whoami).collect() == [sys.executable]
+
+
+def test_spark_submit_and_its_shells_have_chosen_already() -> None:
+    assert is_submitted({"PYSPARK_GATEWAY_PORT": "1"})
+    assert is_submitted({"PYSPARK_SUBMIT_ARGS": "--master yarn pyspark-shell"})
+    assert not is_submitted({})
+
+
+def test_nothing_of_sparks_own_reaches_the_terminal() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TALKATIVE], capture_output=True, text=True, check=True, timeout=110
+    )
+    assert (done.stdout, done.stderr) == ("5 UTC\n", "")
+
+
+def test_a_java_that_does_not_start_is_quoted(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(HEAPLESS)
+    java.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", TALKATIVE],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+    )
+    assert "EngineError: Spark did not start; its last words were: no room for" in done.stderr
