@@ -158,6 +158,11 @@ def _restore(sections: Sections, properties: dict[str, Any], home: Home) -> byte
     return _join(sections)
 
 
+def id_of(message: bytes) -> Any:
+    """The message id of an encoded message, of whichever type it is; None if there is none."""
+    return _fields(_split(message))[_ID]
+
+
 # ---------------------------------------------------------------- rows: aliases in, properties out
 
 
