@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, pair
+from twinbus.commands import broker, pair, report
 
 app = typer.Typer(
     name="twinbus",
@@ -22,6 +22,9 @@ def twinbus() -> None:
 app.command()(broker.broker)
 app.command()(pair.backlog)
 app.command()(pair.check)
+app.command()(report.cost)
+app.command()(report.audit)
+app.command()(report.trace)
 
 
 def main() -> None:
