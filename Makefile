@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup test lint unit lock bench-broker bench-paired generate interop clean
+.PHONY: setup test lint unit lock bench-broker bench-paired bench-ledger generate interop clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,10 @@ interop: setup
 # The paired sender against the bare SDK, one run, about a minute.
 bench-paired: setup
 	PYTHONPATH=. $(BIN)/python bench/paired.py
+
+# What a ledger costs those who send; bills of 1, 10 and 100 million records; an audit. Some minutes.
+bench-ledger: setup
+	PYTHONPATH=. $(BIN)/python bench/ledger.py
 
 # What is written by tools/ from something else; the tests say when it is not current.
 generate: setup

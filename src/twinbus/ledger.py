@@ -27,7 +27,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -89,8 +89,10 @@ class Cause(StrEnum):
     HOME_RECEIVE = "home_receive"
 
 
-def units(sizes: Iterable[int]) -> int:
+def units(sizes: Sequence[int]) -> int:
     """What messages of these sizes are charged: one each per started 64 KB."""
+    if not sizes or max(sizes) <= UNIT_BYTES:  # nearly always, and this is done for every send
+        return len(sizes)
     return sum(max(1, -(-size // UNIT_BYTES)) for size in sizes)
 
 

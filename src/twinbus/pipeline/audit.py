@@ -1,7 +1,7 @@
 """The audit: what was accepted, against what came home, what waits and what was dead-lettered.
 
-Theory of operation. Every record that names messages becomes one row a message, with a 1 in the
-column of what it is evidence of. Rows of the same message, the same id sent to the same queue or
+Theory of operation. Every record that names messages becomes one row a message: what it is evidence
+of, how often, and when first. Rows of the same message, the same id sent to the same queue or
 topic, are added up. Adding does not mind the order, the clocks of those who wrote the records, nor
 whether it is done in one pass or a day at a time; the verdict is read off the sums:
 
@@ -36,19 +36,23 @@ if TYPE_CHECKING:
 
 # Of the ids in question, so many are listed; all are counted.
 MOST_LISTED: Final = 1_000_000
-# What a row may be evidence of.
-EVIDENCE: Final = (
-    "accepted",
-    "attempted",
-    "diverted",
-    "arrived",
-    "received",
-    "completed",
-    "dead",
-    "waiting",
-)
-TIMES: Final = ("accepted_at", "home_at")
+# Of the entities with such ids, so many are asked for by name.
+MOST_NAMED: Final = 500
 MESSAGE: Final = ("home", "message_id")
+ROW: Final = (*MESSAGE, "place", "kind", "times", "at")
+
+
+class Kind(StrEnum):
+    """What a record is evidence of."""
+
+    SENT = "sent"  # the primary accepted it, and so it is home
+    DIVERTED = "diverted"  # the backlog accepted it
+    ATTEMPTED = "attempted"  # a send that raised; it may have arrived
+    RETURNED = "returned"  # the syphon sent it home, and the primary took it
+    RECEIVED = "received"
+    COMPLETED = "completed"
+    DEAD = "dead"  # dead-lettered, or seen among the dead letters
+    WAITING = "waiting"  # peeked in the backlog
 
 
 class Verdict(StrEnum):
@@ -123,20 +127,34 @@ def make_audit(
 ) -> Audit:
     """Without ``must_be_received``, what the primary took counts as home."""
     evidence = summary(spark, found, events if state is None else facts, _under(state, "facts"))
-    columns = [*MESSAGE, "place", *EVIDENCE, *TIMES]
-    everything = evidence.select(*columns)
+    rows = evidence.select(*ROW)
     if seen:
-        everything = everything.unionByName(peeked(spark, seen))
-    judged = judge(messages(everything), must_be_received=must_be_received)
-    windows = by_window(judged, window_s).toArrow()
+        rows = rows.unionByName(peeked(spark, seen))
+    windows = by_window(
+        judge(messages(rows), must_be_received=must_be_received), window_s
+    ).toArrow()
     counts = {each: _sum(windows, each.value) for each in Verdict}
-    questionable = listed(judged, sum(counts[each] for each in QUESTIONABLE))
+    doubtful = judge(messages(_of(rows, _doubtful(windows))), must_be_received=must_be_received)
     marked = summary(spark, found, marks, _under(state, "marks"))
-    outages = find_outages(_mark(row) for row in marked.collect())
     skews = [each for each in windows["skew_s"].to_pylist() if each is not None]
     return Audit(
-        windows.drop_columns(["skew_s"]), questionable, outages, counts, max([0.0, *skews])
+        windows.drop_columns(["skew_s"]),
+        listed(doubtful, sum(counts[each] for each in QUESTIONABLE)),
+        find_outages(_mark(row) for row in marked.collect()),
+        counts,
+        max([0.0, *skews]),
     )
+
+
+def _doubtful(windows: pa.Table) -> list[str]:
+    """The entities with a message in question."""
+    names = [each.value for each in QUESTIONABLE]
+    return sorted({row["entity"] for row in windows.to_pylist() if any(row[n] for n in names)})
+
+
+def _of(rows: DataFrame, homes: list[str]) -> DataFrame:
+    """The messages are gone through again only where there is something to find."""
+    return rows.where(rows["home"].isin(homes)) if len(homes) <= MOST_NAMED else rows
 
 
 def _under(state: str | None, name: str) -> str | None:
@@ -151,53 +169,44 @@ def _sum(table: pa.Table, column: str) -> int:
 
 
 def events(records: DataFrame) -> DataFrame:
-    """One row a message and record, with what it is evidence of."""
+    """One row a message and record. Narrow, because all of them are shuffled."""
     from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
-    flags = _flags()
-    accepted, home = flags["accepted"], flags["arrived"] | flags["received"] | flags["completed"]
-    own = flags["arrived"] & (F.col("cause") == Cause.NORMAL)
-    any_flag = accepted | flags["attempted"] | home | flags["dead"]
     return (
-        records.where(any_flag)
+        records.select("*", _kind().alias("kind"))
+        .where(F.col("kind").isNotNull())
         .select(
             "day",
             home_path(F.coalesce("destination", "entity")).alias("home"),
             _place(F.lower("entity")).alias("place"),
-            *(flag.cast("int").alias(name) for name, flag in flags.items()),
-            F.lit(0).alias("waiting"),
-            F.when(accepted, F.col("at")).alias("accepted_at"),
-            # That the primary took a send says that it is home, but not how long that took.
-            F.when(home & ~own, F.col("at")).alias("home_at"),
-            "message_ids",
+            "kind",
+            F.lit(1).cast("bigint").alias("times"),
+            "at",
+            F.explode("message_ids").alias("message_id"),
         )
-        .withColumn("message_id", F.explode("message_ids"))
-        .select("day", *MESSAGE, "place", *EVIDENCE, *TIMES)
+        .select("day", *ROW)
     )
 
 
-def _flags() -> dict[str, Column]:
+def _kind() -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
     operation, cause, ok = F.col("operation"), F.col("cause"), F.col("ok")
     sends = operation.isin(Operation.SEND.value, Operation.SCHEDULE.value)
-    normal = cause == Cause.NORMAL
-    diverted = cause == Cause.BACKLOG_SEND
     at_home = cause.isin(Cause.NORMAL.value, Cause.HOME_RECEIVE.value)
-    in_dead_letters = F.lower("entity").endswith("/$deadletterqueue")
-    return {
-        "accepted": sends & ok & (normal | diverted),
-        "attempted": sends & ~ok & normal,
-        "diverted": sends & ok & diverted,
-        "arrived": sends & ok & (normal | (cause == Cause.HOME_SEND)),
-        "received": (operation == Operation.RECEIVE) & ok & at_home & ~in_dead_letters,
-        "completed": (operation == Operation.COMPLETE) & ok & at_home & ~in_dead_letters,
-        "dead": ok
-        & (
-            (operation == Operation.DEAD_LETTER)
-            | ((operation == Operation.RECEIVE) & in_dead_letters)
-        ),
-    }
+    among_dead_letters = F.lower("entity").endswith("/$deadletterqueue")
+    receives = (operation == Operation.RECEIVE) & at_home
+    return (
+        F.when(sends & ~ok & (cause == Cause.NORMAL), Kind.ATTEMPTED)
+        .when(~ok, None)
+        .when(sends & (cause == Cause.NORMAL), Kind.SENT)
+        .when(sends & (cause == Cause.BACKLOG_SEND), Kind.DIVERTED)
+        .when(sends & (cause == Cause.HOME_SEND), Kind.RETURNED)
+        .when(operation == Operation.DEAD_LETTER, Kind.DEAD)
+        .when(receives & among_dead_letters, Kind.DEAD)
+        .when(receives, Kind.RECEIVED)
+        .when((operation == Operation.COMPLETE) & at_home & ~among_dead_letters, Kind.COMPLETED)
+    )
 
 
 def _place(entity: Column) -> Column:
@@ -210,51 +219,60 @@ def _place(entity: Column) -> Column:
 
 def facts(records: DataFrame) -> DataFrame:
     """What a day says about each message: what is kept between audits."""
-    return _added(events(records), "day", *MESSAGE, "place")
+    from pyspark.sql import functions as F  # noqa: N812
+
+    grouped = events(records).groupBy("day", *MESSAGE, "place", "kind")
+    added = grouped.agg(F.sum("times").alias("times"), F.min("at").alias("at"))
+    return added.select("day", *ROW)
 
 
 def peeked(spark: SparkSession, seen: Sequence[Seen]) -> DataFrame:
     import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
 
+    kinds = [Kind.DEAD if each.dead else Kind.WAITING for each in seen]
     columns = {
         "home": pa.array([each.home for each in seen], pa.string()),
         "message_id": pa.array([each.message_id for each in seen], pa.string()),
-        "dead": pa.array([int(each.dead) for each in seen], pa.int32()),
-        "waiting": pa.array([int(not each.dead) for each in seen], pa.int32()),
+        "kind": pa.array([each.value for each in kinds], pa.string()),
     }
-    frame = spark.createDataFrame(pa.table(columns))
-    zeros = [F.lit(0).alias(name) for name in EVIDENCE if name not in ("dead", "waiting")]
-    nothing = [F.lit(None).cast("timestamp").alias(name) for name in TIMES]
-    return frame.select(
+    return spark.createDataFrame(pa.table(columns)).select(
         home_path(F.col("home")).alias("home"),
         "message_id",
         F.lit("").alias("place"),
-        *zeros,
-        "dead",
-        "waiting",
-        *nothing,
+        "kind",
+        F.lit(1).cast("bigint").alias("times"),
+        F.lit(None).cast("timestamp").alias("at"),
     )
 
 
-def _added(rows: DataFrame, *keys: str) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    sums = [F.sum(name).alias(name) for name in EVIDENCE]
-    firsts = [F.min(name).alias(name) for name in TIMES]
-    return rows.groupBy(*keys).agg(*sums, *firsts)
-
-
 def messages(rows: DataFrame) -> DataFrame:
-    """One row a message. ``most`` is how often it was completed where that was done most often."""
+    """One row a message: how often each kind of evidence was found, ``most`` completions at one
+    place, and when it was accepted and first seen at home."""
     from pyspark.sql import functions as F  # noqa: N812
+
+    def first(*kinds: Kind) -> Column:
+        return F.min(F.when(F.col("kind").isin(*(kind.value for kind in kinds)), F.col("at")))
 
     # Shuffled once, by message: both sums below then find their rows together.
-    by_place = _added(rows.repartition(*MESSAGE), *MESSAGE, "place")
+    by_place = (
+        rows.repartition(*MESSAGE)
+        .groupBy(*MESSAGE, "place")
+        .agg(
+            *(
+                F.sum(F.when(F.col("kind") == kind, F.col("times")).otherwise(0)).alias(kind.value)
+                for kind in Kind
+            ),
+            first(Kind.SENT, Kind.DIVERTED).alias("accepted_at"),
+            # That the primary took a send says that it is home, but not how long that took.
+            first(Kind.RETURNED, Kind.RECEIVED, Kind.COMPLETED).alias("home_at"),
+        )
+    )
     return by_place.groupBy(*MESSAGE).agg(
-        *(F.sum(name).alias(name) for name in EVIDENCE),
-        *(F.min(name).alias(name) for name in TIMES),
-        F.max("completed").alias("most"),
+        *(F.sum(kind.value).alias(kind.value) for kind in Kind),
+        F.max(Kind.COMPLETED.value).alias("most"),
+        F.min("accepted_at").alias("accepted_at"),
+        F.min("home_at").alias("home_at"),
     )
 
 
@@ -262,24 +280,24 @@ def judge(found: DataFrame, *, must_be_received: bool) -> DataFrame:
     """With a column ``verdict``, and ``lag_s``, which is negative where clocks differ."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    seen_home = F.col("received") + F.col("completed")
-    twice = (F.col("most") > 1) | ((seen_home == 0) & (F.col("arrived") > 1))
-    home = (F.col("received") > 0) | (F.lit(not must_be_received) & (F.col("arrived") > 0))
+    accepted = F.col(Kind.SENT) + F.col(Kind.DIVERTED)
+    arrived = F.col(Kind.SENT) + F.col(Kind.RETURNED)
+    received = F.col(Kind.RECEIVED) + F.col(Kind.COMPLETED)
+    twice = (F.col("most") > 1) | ((received == 0) & (arrived > 1))
+    home = (received > 0) | (F.lit(not must_be_received) & (arrived > 0))
     verdict = (
-        F.when(F.col("accepted") == 0, Verdict.UNEXPECTED)
+        F.when(accepted == 0, Verdict.UNEXPECTED)
         .when(twice, Verdict.DUPLICATED)
-        .when(F.col("completed") > 0, Verdict.OK)
-        .when(F.col("dead") > 0, Verdict.DEAD)
+        .when(F.col(Kind.COMPLETED) > 0, Verdict.OK)
+        .when(F.col(Kind.DEAD) > 0, Verdict.DEAD)
         .when(home, Verdict.OK)
-        .when(F.col("waiting") > 0, Verdict.WAITING)
+        .when(F.col(Kind.WAITING) > 0, Verdict.WAITING)
         .otherwise(Verdict.LOST)
     )
     lag = F.col("home_at").cast("double") - F.col("accepted_at").cast("double")
     # A send that raised, of a message that nobody ever saw, is nobody's business.
-    nothing = (F.col("accepted") + F.col("arrived") + seen_home == 0) & (
-        F.col("dead") + F.col("waiting") == 0
-    )
-    return found.where(~nothing).select("*", verdict.alias("verdict"), lag.alias("lag_s"))
+    seen = accepted + arrived + received + F.col(Kind.DEAD) + F.col(Kind.WAITING) > 0
+    return found.where(seen).select("*", verdict.alias("verdict"), lag.alias("lag_s"))
 
 
 # ---------------------------------------------------------------- what is reported
@@ -298,13 +316,12 @@ def by_window(judged: DataFrame, window_s: int) -> DataFrame:
         window.alias("window"),
         F.col("home").alias("entity"),
         "verdict",
-        "diverted",
-        "accepted",
+        Kind.DIVERTED.value,
         "lag_s",
         lag.alias("lag"),
     )
     grouped = rows.groupBy("window", "entity").agg(
-        F.sum((F.col("accepted") > 0).cast("long")).alias("accepted"),
+        F.sum((F.col("verdict") != Verdict.UNEXPECTED).cast("long")).alias("accepted"),
         F.sum((F.col("diverted") > 0).cast("long")).alias("diverted"),
         *(F.sum((F.col("verdict") == each).cast("long")).alias(each.value) for each in Verdict),
         quantiles.alias("lags"),
@@ -333,7 +350,7 @@ def listed(judged: DataFrame, expected: int) -> pa.Table:
         "message_id",
         "accepted_at",
         "home_at",
-        *EVIDENCE,
+        *(kind.value for kind in Kind),
     )
     if not expected:
         return chosen.limit(0).toArrow()  # no job: Spark sees that there is nothing to do
