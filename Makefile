@@ -4,7 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup test lint unit lock bench-broker bench-paired bench-syphon generate interop clean
+.PHONY: setup test lint unit lock bench-broker bench-paired bench-syphon bench-ledger generate \
+	interop clean
 
 setup: $(STAMP)
 
@@ -44,6 +45,10 @@ bench-paired: setup
 # The syphon against a bare SDK loop, about ten minutes; SYPHON="--large 100000" is shorter.
 bench-syphon: setup
 	$(BIN)/python -m bench.syphon $(SYPHON)
+
+# What a ledger costs those who send; bills of 1, 10 and 100 million records; an audit. Some minutes.
+bench-ledger: setup
+	PYTHONPATH=. $(BIN)/python bench/ledger.py
 
 # What is written by tools/ from something else; the tests say when it is not current.
 generate: setup

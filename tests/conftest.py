@@ -26,7 +26,8 @@ def spark() -> Iterator[SparkSession]:
     """The one Spark session of the tests, on two cores."""
     from twinbus.pipeline.engine import spark_session
 
-    session = spark_session("tests", master="local[2,4]", short_run=True)
+    conf = {"spark.sql.shuffle.partitions": "2"}
+    session = spark_session("tests", master="local[2,4]", conf=conf, short_run=True)
     yield session
     session.stop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, fault, pair, proxy, syphon
+from twinbus.commands import broker, fault, pair, proxy, report, syphon
 
 app = typer.Typer(
     name="twinbus",
@@ -30,6 +30,10 @@ app.add_typer(backlog, name="backlog")
 
 app.add_typer(fault.app)
 app.command()(proxy.proxy)
+
+app.command()(report.cost)
+app.command()(report.audit)
+app.command()(report.trace)
 
 
 def main() -> None:

@@ -248,6 +248,11 @@ def _set_time_to_live(sections: Sections, milliseconds: Any) -> None:
     sections[HEADER] = encode_list(header)
 
 
+def id_of(message: bytes) -> Any:
+    """The message id of an encoded message, of whichever type it is; None if there is none."""
+    return _fields(split(message))[_ID]
+
+
 # ---------------------------------------------------------------- rows: aliases in, properties out
 
 

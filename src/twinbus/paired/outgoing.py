@@ -27,9 +27,13 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from twinbus.ledger import UNIT_BYTES
+
 # What a batch takes besides its messages, and what each message takes besides itself; generous.
 BATCH_OVERHEAD = 512
 ITEM_OVERHEAD = 8
+# Sizes that are counted, not encoded, may be wrong by this much.
+INEXACT = 2048
 
 
 def identified(message: Message) -> Message:
@@ -40,6 +44,23 @@ def identified(message: Message) -> Message:
     if properties.message_id is None:
         return message._replace(properties=properties._replace(message_id=str(uuid4())))
     return message
+
+
+def size_of(message: Message) -> int:
+    """The bytes of body and properties. Encoding a message to learn its size costs more than the
+    rest of its record, so that is done only where the size decides about another 64 KB."""
+    data = message.data
+    if data is None:
+        return _encoded_size(message)
+    size = len(data) if isinstance(data, bytes) else sum(len(piece) for piece in data)
+    if message.application_properties:
+        for key, value in message.application_properties.items():
+            size += len(key) + (len(value) if isinstance(value, str | bytes) else 8)
+    return size if UNIT_BYTES - size % UNIT_BYTES > INEXACT else _encoded_size(message)
+
+
+def _encoded_size(message: Message) -> int:
+    return len(encode_payload(bytearray(), message))
 
 
 class IdentifyingTransport(PyamqpTransport):
@@ -73,19 +94,27 @@ class Outgoing:
             self._encoded = [bytes(encode_payload(bytearray(), self._message))]
         return self._encoded
 
+    def ids(self) -> list[Any]:
+        return [_id(self._message)]
+
+    def sizes(self) -> list[int]:
+        return [size_of(self._message)]
+
 
 class OutgoingBatch:
     """Several messages in one transfer, each encoded already."""
 
-    __slots__ = ("_items", "_message", "links", "size")
+    __slots__ = ("_ids", "_items", "_message", "links", "size")
 
     def __init__(
         self,
         items: list[bytes],
         envelope: list[Any] | None = None,
         links: list[Any] | None = None,
+        ids: list[Any] | None = None,
     ) -> None:
         self._items = items
+        self._ids = ids or []
         self.links = links
         message = envelope or [None] * 9
         message[5] = items
@@ -94,6 +123,12 @@ class OutgoingBatch:
 
     def encoded(self) -> list[bytes]:
         return self._items
+
+    def ids(self) -> list[Any]:
+        return self._ids
+
+    def sizes(self) -> list[int]:
+        return [len(item) for item in self._items]
 
     def check_fits(self, limit: int) -> None:
         """The SDK's own refusal of a list that is too long for one batch."""
@@ -130,7 +165,8 @@ def outgoing(
                 return None
             envelope = list(message._message)
             links = get_span_links_from_batch(message) if is_tracing_enabled() else None
-            return OutgoingBatch([bytes(item) for item in envelope[5]], envelope, links)
+            ids: list[Any] = [_id(each._message) for each in message._messages]
+            return OutgoingBatch([bytes(item) for item in envelope[5]], envelope, links, ids)
         message = message._messages
     if isinstance(message, Mapping) or not hasattr(message, "__iter__"):
         return single(message, transport, attributes)
@@ -156,4 +192,9 @@ def batch_of(singles: list[Outgoing]) -> OutgoingBatch:
         [item for each in singles for item in each.encoded()],
         envelope,
         None if first.links is None else [link for each in singles for link in each.links or []],
+        [_id(each._message) for each in singles],
     )
+
+
+def _id(message: Any) -> Any:
+    return message.properties.message_id if message.properties is not None else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from azure.servicebus import ServiceBusClient
+from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
 from azure.servicebus.amqp import AmqpMessageBodyType
 
 from twinbus import envelope
@@ -59,18 +59,55 @@ def look(
     found: dict[tuple[str, str], Waiting] = {}
     for queue in queues:
         with client.get_queue_receiver(queue) as receiver:
-            number, seen = 1, 0
-            while limit is None or seen < limit:
-                size = PAGE if limit is None else min(PAGE, limit - seen)
-                page = receiver.peek_messages(size, sequence_number=number)
-                if not page:
-                    break
-                for message in page:
-                    _count(found, queue, message)
-                seen += len(page)
-                number = (page[-1].sequence_number or 0) + 1
-                progress(queue, seen)
+            for seen, message in enumerate(_peek(receiver, limit), 1):
+                _count(found, queue, message)
+                if seen % PAGE == 0:
+                    progress(queue, seen)
     return list(found.values())
+
+
+def waiting_ids(client: ServiceBusClient, queues: Iterable[str]) -> Iterator[tuple[str, str, bool]]:
+    """(destination, message id, whether dead-lettered) of everything in the backlog. Nothing is
+    locked. A message in parts is one message, if all of its parts are there."""
+    parts: dict[tuple[str, bool], dict[int, Any]] = {}
+    for queue in queues:
+        for dead in (False, True):
+            where: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER} if dead else {}
+            with client.get_queue_receiver(queue, **where) as receiver:
+                for message in _peek(receiver, None):
+                    properties = message.application_properties or {}
+                    try:
+                        part = envelope.part_of(properties)
+                        home = envelope.home_of(properties).path
+                    except EnvelopeError:
+                        yield NO_DESTINATION, str(message.message_id), dead
+                        continue
+                    if part is None:
+                        yield home, str(message.message_id), dead
+                        continue
+                    group = parts.setdefault((part[0], dead), {})
+                    group[part[1]] = message
+                    if len(group) == part[2]:
+                        yield home, _id_of_parts(group), dead
+
+
+def _id_of_parts(group: dict[int, Any]) -> str:
+    bodies = (b"".join(group[number].body) for number in sorted(group))
+    whole = envelope.join_bodies(group[0].application_properties or {}, bodies)
+    return str(envelope.id_of(whole))
+
+
+def _peek(receiver: Any, limit: int | None) -> Iterator[Any]:
+    number, seen = 1, 0
+    while limit is None or seen < limit:
+        page = receiver.peek_messages(
+            PAGE if limit is None else min(PAGE, limit - seen), sequence_number=number
+        )
+        if not page:
+            return
+        yield from page
+        seen += len(page)
+        number = (page[-1].sequence_number or 0) + 1
 
 
 def _count(found: dict[tuple[str, str], Waiting], queue: str, message: Any) -> None:

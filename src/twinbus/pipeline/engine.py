@@ -35,12 +35,13 @@ COMMON: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
+# Few partitions start quickly, and Spark joins those that turn out small.
 LOCAL: Final = {
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.shuffle.partitions": "16",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "2g",
 }
 # The second is the compiler that starts quickest; for a long run its code is too slow.
 SHORT_RUN: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

@@ -67,7 +67,7 @@ async def make_pair(
     async def fake_alive(sender: Any) -> bool:
         return True
 
-    async def fake_backlog(options: Any, host: str) -> list[str]:
+    async def fake_backlog(options: Any, host: str, *note: Any) -> list[str]:
         name = host.split(".")[0]
         return [f"{name}/x-servicebus-transfer/{index}" for index in range(queues)]
 

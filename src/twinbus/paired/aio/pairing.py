@@ -18,6 +18,7 @@ from twinbus.paired.aio.link import SharedSender
 from twinbus.paired.aio.pinger import Pinger
 from twinbus.paired.aio.world import Crew, Signal
 from twinbus.paired.backlog import Rotation
+from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import (
     Cleared,
     Diverted,
@@ -54,10 +55,12 @@ class Pairing:
         queues: list[str],
         announcer: Announcer,
         crew: Crew,
+        books: Bookkeeper | None = None,
     ) -> None:
         self.options = options
         rotation = Rotation(queues, options.backlog_retry_interval.total_seconds())
-        self.diverter = Diverter(options.messaging_factory, rotation, announcer, crew)
+        self.diverter = Diverter(options.messaging_factory, rotation, announcer, crew, books)
+        self._books = books
         self._namespace = primary.fully_qualified_namespace
         self._pinger = Pinger(primary, crew)
         self._announcer = announcer
@@ -138,6 +141,8 @@ class Pairing:
                 self._announce(Diverted(**where))
             else:
                 self._announce(Restored(**where) if was is State.DIVERTED else Cleared(**where))
+            if self._books is not None and State.DIVERTED in (state, was):
+                self._books.turned(entity.path, diverted=state is State.DIVERTED)
         if states:
             self._attend(entity)
 
@@ -182,6 +187,8 @@ class Pairing:
 
     async def _ping(self, entity: Entity) -> None:
         error = await self._pinger.ping(entity.path)
+        if self._books is not None:
+            self._books.pinged(entity.path, ok=error is None)
         with self._mutex:
             if self._closing or entity.failover.state is not State.DIVERTED:
                 return  # marked healthy meanwhile

@@ -10,6 +10,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus._common.constants import (
+    MGMT_REQUEST_MESSAGE,
+    MGMT_REQUEST_MESSAGES,
+    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
+)
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
 from twinbus.classifier import Verdict
@@ -83,16 +88,29 @@ class MessageSender(SharedSender):
         """To the primary if it is healthy, else to the backlog."""
         joined = self._join()
         if joined is None:
-            await self.transfer(ready, timeout)
+            await self._send_home(ready, timeout)
             return
         pairing, entity = joined
         total = timeout or pairing.options.operation_timeout.total_seconds()
         deadline = time.monotonic() + total
-        if (await self._at_home(lambda left: self.transfer(ready, left), deadline, total))[0]:
+        if (await self._at_home(lambda left: self._send_home(ready, left), deadline, total))[0]:
             return
         self._sticky = await pairing.diverter.divert(
-            entity.path, ready.encoded(), self._sticky, deadline
+            entity.path, ready.encoded(), self._sticky, deadline, ready.ids()
         )
+
+    async def _send_home(self, ready: Outgoing | OutgoingBatch, timeout: float | None) -> None:
+        """To the primary, and into the ledger if there is one."""
+        books = self._factory.books
+        if books is None:
+            await self.transfer(ready, timeout)
+            return
+        try:
+            await self.transfer(ready, timeout)
+        except BaseException:
+            books.sent(self.entity_name, ready, ok=False)
+            raise
+        books.sent(self.entity_name, ready)
 
     async def _at_home(
         self, act: Callable[[float], Awaitable[Any]], deadline: float, total: float
@@ -233,6 +251,23 @@ class MessageSender(SharedSender):
             self._sticky = pairing.diverter.rotation.pick(time.monotonic())
             self._joined = (pairing, pairing.join(self))
         return self._joined
+
+    async def _mgmt_request_response_with_retry(
+        self, mgmt_operation: bytes, message: dict[Any, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        answer = await super()._mgmt_request_response_with_retry(
+            mgmt_operation, message, *args, **kwargs
+        )
+        books = self._factory.books
+        if books is not None:
+            if mgmt_operation == REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION:
+                encoded = [
+                    bytes(each[MGMT_REQUEST_MESSAGE]) for each in message[MGMT_REQUEST_MESSAGES]
+                ]
+                books.scheduled(self.entity_name, encoded)
+            else:
+                books.requested(self.entity_name, mgmt_operation)
+        return answer
 
     async def _handle_exception(self, exception: BaseException) -> Any:
         error = await super()._handle_exception(exception)

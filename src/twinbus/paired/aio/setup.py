@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -36,18 +37,22 @@ PAUSE_S = 1.0
 
 
 async def prepare_backlog(
-    options: SendAvailabilityPairedNamespaceOptions, primary_host: str
+    options: SendAvailabilityPairedNamespaceOptions,
+    primary_host: str,
+    note: Callable[[str], None] = lambda path: None,
 ) -> list[str]:
     """The paths of the backlog queues that are there now. Queues that differ, or that are not asked
-    for, are left alone. Raises PairingError if there is none."""
+    for, are left alone. Raises PairingError if there is none. ``note`` is told of each request."""
     name = options.primary_name or namespace_name(primary_host)
     wanted = [queue_path(name, index) for index in range(options.backlog_queue_count)]
     there = await _tried(_list_queues, options, "list the queues of the secondary namespace")
+    note("$Resources/queues")
     found, last = [], None
     for path in wanted:
         try:
             if path.lower() not in there:
                 await _tried(_create, options, f"create the backlog queue {path}", path)
+                note(path)
             found.append(path)
         except PairingError as error:
             if _is_refusal(error.__cause__):

@@ -136,6 +136,11 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+async def aside(act: Callable[[], object]) -> None:
+    """Do what may take a while without holding up everybody else."""
+    await asyncio.to_thread(act)
+
+
 def has_news(handler: Any) -> bool:
     """Whether the peer sent something, or hung up, while nobody was reading."""
     reader = getattr(handler._connection._transport, "reader", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from azure.servicebus import ServiceBusClient
@@ -14,6 +15,7 @@ from twinbus.errors import BacklogError
 from twinbus.paired.backlog import Rotation
 from twinbus.paired.blocking.link import CongestedError, SharedSender, plain_sender
 from twinbus.paired.blocking.world import Crew
+from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
 from twinbus.paired.outgoing import BATCH_OVERHEAD, ITEM_OVERHEAD, OutgoingBatch
 from twinbus.paired.telemetry import TRACER, Announcer
@@ -26,20 +28,34 @@ LEAST_S = 0.25
 
 class Diverter:
     def __init__(
-        self, secondary: ServiceBusClient, rotation: Rotation, announcer: Announcer, crew: Crew
+        self,
+        secondary: ServiceBusClient,
+        rotation: Rotation,
+        announcer: Announcer,
+        crew: Crew,
+        books: Bookkeeper | None = None,
     ) -> None:
         self.rotation = rotation
         self._secondary = secondary
         self._announcer = announcer
         self._crew = crew
+        self._books = books
         self._senders: dict[str, SharedSender] = {}
 
-    def divert(self, path: str, messages: list[bytes], sticky: str, deadline: float) -> str:
+    def divert(
+        self,
+        path: str,
+        messages: list[bytes],
+        sticky: str,
+        deadline: float,
+        ids: Sequence[Any] = (),
+    ) -> str:
         """Put the messages into the backlog; returns the queue to stay with.
 
         Raises BacklogError when no queue takes them. Some of a list may then be in the backlog.
         """
         pending = deque(messages)
+        names = deque(ids)
         errors: dict[str, BaseException] = {}
         order = self.rotation.order(sticky, time.monotonic())
         for tried, queue in enumerate(order):
@@ -52,7 +68,7 @@ class Diverter:
                 with TRACER.start_as_current_span("twinbus divert") as span:
                     span.set_attribute("messaging.destination.name", path)
                     span.set_attribute("twinbus.backlog.queue", queue)
-                    self._put(queue, path, pending, timeout)
+                    self._put(queue, path, pending, names, timeout)
             except Exception as error:  # noqa: BLE001  each queue's own words go into BacklogError
                 errors[queue] = error
                 if not isinstance(error, CongestedError):
@@ -85,8 +101,15 @@ class Diverter:
         for sender in senders.values():
             sender.close()
 
-    def _put(self, queue: str, path: str, pending: deque[bytes], timeout: float) -> None:
-        """Take messages off ``pending`` as the queue accepts them."""
+    def _put(
+        self,
+        queue: str,
+        path: str,
+        pending: deque[bytes],
+        names: deque[Any],
+        timeout: float,
+    ) -> None:
+        """Take messages off ``pending``, and their ids off ``names``, as the queue accepts them."""
         sender = self._sender(queue)
         end = time.monotonic() + timeout
         if not sender._max_batch_size_on_link:
@@ -99,6 +122,11 @@ class Diverter:
             for _ in range(whole):
                 pending.popleft()
             self._announce_diverted(queue, path, items, whole)
+            if self._books is not None:
+                sizes = [len(item) for batch in items for item in batch]
+                ids = [names.popleft() for _ in range(min(whole, len(names)))]
+                host = self._secondary.fully_qualified_namespace
+                self._books.diverted(host, queue, path, sizes, ids)
 
     def _sender(self, queue: str) -> SharedSender:
         sender = self._senders.get(queue)

@@ -11,11 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from os import PathLike
 from typing import Any, Self
 
 from azure.servicebus import ServiceBusClient
 
 from twinbus.errors import FactoryFaultedError, PairingError
+from twinbus.ledger import Ledger, LedgerError
 from twinbus.paired.blocking.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.paired.blocking.gatherer import Gatherer
 from twinbus.paired.blocking.keeper import Keeper
@@ -24,7 +26,8 @@ from twinbus.paired.blocking.pairing import Pairing
 from twinbus.paired.blocking.receiver import MessageReceiver, adopt_receiver
 from twinbus.paired.blocking.sender import MessageSender
 from twinbus.paired.blocking.setup import prepare_backlog
-from twinbus.paired.blocking.world import Crew, Signal
+from twinbus.paired.blocking.world import Crew, Signal, aside
+from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.entity_path import parse_path
 from twinbus.paired.events import Closed, Faulted
 from twinbus.paired.failover import State
@@ -39,7 +42,8 @@ class MessagingFactory(ServiceBusClient):
     """Makes senders and receivers of one namespace. ``pair_namespace`` gives it a secondary.
 
     Takes what ``ServiceBusClient`` takes, and ``batch_flush_interval``: gather single sends that
-    come within this time into one AMQP batch (off by default).
+    come within this time into one AMQP batch (off by default). ``ledger`` is a folder or URL, or a
+    ``twinbus.ledger.Ledger``, into which everything that is done is recorded (off by default).
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class MessagingFactory(ServiceBusClient):
         credential: Any,
         *,
         batch_flush_interval: timedelta | None = None,
+        ledger: str | PathLike[str] | Ledger | None = None,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("uamqp_transport"):
@@ -56,6 +61,12 @@ class MessagingFactory(ServiceBusClient):
         _check_flush(batch_flush_interval)
         self.pairing: Pairing | None = None
         self.batch_flush_interval = batch_flush_interval
+        # Who opened it closes it: a ledger that was handed in may be shared.
+        self._owns_ledger = ledger is not None and not isinstance(ledger, Ledger)
+        self.ledger = _ledger(ledger)
+        self.books: Bookkeeper | None = None
+        if self.ledger is not None:
+            self.books = Bookkeeper(self.ledger, self.fully_qualified_namespace)
         self._announcer = Announcer()
         self._crew = Crew()
         self._partner: MessagingFactory | None = None
@@ -83,9 +94,11 @@ class MessagingFactory(ServiceBusClient):
         self.check_open()
         secondary = self._check_pair(options)
         assert isinstance(options, SendAvailabilityPairedNamespaceOptions)
-        queues = prepare_backlog(options, self.fully_qualified_namespace)
+        queues = prepare_backlog(
+            options, self.fully_qualified_namespace, lambda path: self._managed(secondary, path)
+        )
         options.backlog_queue_count = len(queues)
-        pairing = Pairing(self, options, queues, self._announcer, self._crew)
+        pairing = Pairing(self, options, queues, self._announcer, self._crew, self.books)
         options._mark_healthy = pairing.mark_path_healthy
         self._partner, secondary._partner = secondary, self
         self.pairing = pairing
@@ -98,6 +111,10 @@ class MessagingFactory(ServiceBusClient):
         process = SyphonProcess(self._connection_string, secondary._connection_string, queues)
         self._keeper = Keeper(process, self.fully_qualified_namespace, self._announcer, self._crew)
         self._keeper.start()
+
+    def _managed(self, secondary: MessagingFactory, path: str) -> None:
+        if self.books is not None:
+            self.books.managed(secondary.fully_qualified_namespace, path)
 
     def _check_pair(self, options: PairedNamespaceOptions) -> MessagingFactory:
         if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
@@ -255,6 +272,8 @@ class MessagingFactory(ServiceBusClient):
             self.pairing.diverter.close()
         super().close()
         self._crew.stop()
+        if self.ledger is not None and self._owns_ledger:
+            aside(self.ledger.close)
 
     def _warn_partner(self) -> None:
         partner = self._partner
@@ -269,6 +288,15 @@ class MessagingFactory(ServiceBusClient):
                 f"its partner {gone.fully_qualified_namespace} ended {PARTNER_S:.0f} seconds ago "
                 f"and it was still open ({gone._end})"
             )
+
+
+def _ledger(where: str | PathLike[str] | Ledger | None) -> Ledger | None:
+    if where is None or isinstance(where, Ledger):
+        return where
+    try:
+        return Ledger(where)
+    except LedgerError as error:
+        raise PairingError(f"ledger: {error}") from error
 
 
 def _check_flush(interval: timedelta | None) -> None:

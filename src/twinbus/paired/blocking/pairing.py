@@ -19,6 +19,7 @@ from twinbus.paired.blocking.diverter import Diverter
 from twinbus.paired.blocking.link import SharedSender
 from twinbus.paired.blocking.pinger import Pinger
 from twinbus.paired.blocking.world import Crew, Signal
+from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import (
     Cleared,
     Diverted,
@@ -55,10 +56,12 @@ class Pairing:
         queues: list[str],
         announcer: Announcer,
         crew: Crew,
+        books: Bookkeeper | None = None,
     ) -> None:
         self.options = options
         rotation = Rotation(queues, options.backlog_retry_interval.total_seconds())
-        self.diverter = Diverter(options.messaging_factory, rotation, announcer, crew)
+        self.diverter = Diverter(options.messaging_factory, rotation, announcer, crew, books)
+        self._books = books
         self._namespace = primary.fully_qualified_namespace
         self._pinger = Pinger(primary, crew)
         self._announcer = announcer
@@ -139,6 +142,8 @@ class Pairing:
                 self._announce(Diverted(**where))
             else:
                 self._announce(Restored(**where) if was is State.DIVERTED else Cleared(**where))
+            if self._books is not None and State.DIVERTED in (state, was):
+                self._books.turned(entity.path, diverted=state is State.DIVERTED)
         if states:
             self._attend(entity)
 
@@ -183,6 +188,8 @@ class Pairing:
 
     def _ping(self, entity: Entity) -> None:
         error = self._pinger.ping(entity.path)
+        if self._books is not None:
+            self._books.pinged(entity.path, ok=error is None)
         with self._mutex:
             if self._closing or entity.failover.state is not State.DIVERTED:
                 return  # marked healthy meanwhile

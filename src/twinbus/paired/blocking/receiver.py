@@ -29,6 +29,7 @@ class MessageReceiver(ServiceBusReceiver):
         end = None if max_wait_time is None else time.monotonic() + max_wait_time
         while True:
             found = super().receive_messages(max_message_count, max_wait_time)
+            self._note(found)
             kept = [message for message in found if not is_ping(message)]
             for message in found:
                 if is_ping(message):
@@ -53,17 +54,41 @@ class MessageReceiver(ServiceBusReceiver):
         self, messages: Iterator[ServiceBusReceivedMessage]
     ) -> Iterator[ServiceBusReceivedMessage]:
         for message in messages:
+            self._note([message])
             if is_ping(message):
                 self._discard(message)
             else:
                 yield message
+        self._note([])
 
     def __next__(self) -> ServiceBusReceivedMessage:
         while True:
             message = super().__next__()
+            self._note([message])
             if not is_ping(message):
                 return message
             self._discard(message)
+
+    def _note(self, messages: list[ServiceBusReceivedMessage]) -> None:
+        books = self._factory.books
+        if books is not None:
+            settled = not self.receive_mode_is_peek_lock
+            books.received(self.entity_path, messages, settled=settled)
+
+    def _settle_message_with_retry(
+        self, message: Any, settle_operation: str, *args: Any, **kwargs: Any
+    ) -> None:
+        super()._settle_message_with_retry(message, settle_operation, *args, **kwargs)
+        if self._factory.books is not None:
+            self._factory.books.settled(self.entity_path, message, settle_operation)
+
+    def _mgmt_request_response_with_retry(
+        self, mgmt_operation: bytes, *args: Any, **kwargs: Any
+    ) -> Any:
+        answer = super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+        if self._factory.books is not None:
+            self._factory.books.requested(self.entity_path, mgmt_operation)
+        return answer
 
     def _discard(self, message: ServiceBusReceivedMessage) -> None:
         if self.receive_mode_is_peek_lock:

@@ -11,6 +11,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus._common.constants import (
+    MGMT_REQUEST_MESSAGE,
+    MGMT_REQUEST_MESSAGES,
+    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
+)
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
 from twinbus.classifier import Verdict
@@ -82,14 +87,29 @@ class MessageSender(SharedSender):
         """To the primary if it is healthy, else to the backlog."""
         joined = self._join()
         if joined is None:
-            self.transfer(ready, timeout)
+            self._send_home(ready, timeout)
             return
         pairing, entity = joined
         total = timeout or pairing.options.operation_timeout.total_seconds()
         deadline = time.monotonic() + total
-        if (self._at_home(lambda left: self.transfer(ready, left), deadline, total))[0]:
+        if (self._at_home(lambda left: self._send_home(ready, left), deadline, total))[0]:
             return
-        self._sticky = pairing.diverter.divert(entity.path, ready.encoded(), self._sticky, deadline)
+        self._sticky = pairing.diverter.divert(
+            entity.path, ready.encoded(), self._sticky, deadline, ready.ids()
+        )
+
+    def _send_home(self, ready: Outgoing | OutgoingBatch, timeout: float | None) -> None:
+        """To the primary, and into the ledger if there is one."""
+        books = self._factory.books
+        if books is None:
+            self.transfer(ready, timeout)
+            return
+        try:
+            self.transfer(ready, timeout)
+        except BaseException:
+            books.sent(self.entity_name, ready, ok=False)
+            raise
+        books.sent(self.entity_name, ready)
 
     def _at_home(
         self, act: Callable[[float], Any], deadline: float, total: float
@@ -228,6 +248,21 @@ class MessageSender(SharedSender):
             self._sticky = pairing.diverter.rotation.pick(time.monotonic())
             self._joined = (pairing, pairing.join(self))
         return self._joined
+
+    def _mgmt_request_response_with_retry(
+        self, mgmt_operation: bytes, message: dict[Any, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        answer = super()._mgmt_request_response_with_retry(mgmt_operation, message, *args, **kwargs)
+        books = self._factory.books
+        if books is not None:
+            if mgmt_operation == REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION:
+                encoded = [
+                    bytes(each[MGMT_REQUEST_MESSAGE]) for each in message[MGMT_REQUEST_MESSAGES]
+                ]
+                books.scheduled(self.entity_name, encoded)
+            else:
+                books.requested(self.entity_name, mgmt_operation)
+        return answer
 
     def _handle_exception(self, exception: BaseException) -> Any:
         error = super()._handle_exception(exception)

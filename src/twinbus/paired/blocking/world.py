@@ -115,6 +115,11 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def aside(act: Callable[[], object]) -> None:
+    """Do what may take a while. A thread holds up nobody else."""
+    act()
+
+
 def has_news(handler: Any) -> bool:
     """Whether the peer sent something, or hung up, while nobody was reading."""
     sock = getattr(handler._connection._transport, "sock", None)

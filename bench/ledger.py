@@ -1,0 +1,231 @@
+"""What a ledger costs those who send, and how long billing and auditing one takes.
+
+    python bench/ledger.py [--millions 1,10,100] [--audit-millions 5] [--folder DIR]
+
+Spark is warm when it is timed, on local[2]. A bill is timed as a user gets it: from listing the
+files to the lines in hand. The ledgers are written by Spark itself and deleted afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tests.brokers import BrokerProcess
+from tests.pairs import certificate
+
+import twinbus.aio
+from bench.paired import (
+    Timed,
+    figure,
+    interleaved,
+    options,
+    timed_list,
+    timed_single,
+    trimmed,
+)
+from twinbus.ledger import FLUSH_INTERVAL_S, FORMAT, LIMIT, MARKER, Ledger
+from twinbus.pipeline.audit import Verdict, make_audit
+from twinbus.pipeline.cost import make_bill
+from twinbus.pipeline.engine import spark_session
+from twinbus.pipeline.prices import read_tier
+from twinbus.pipeline.tables import find
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MILLION = 1_000_000
+DAYS, ENTITIES, FILES_A_DAY = 30, 50, 4
+LOST = 7
+SINGLES, LISTS = 200, 20
+
+# What every row has; the rest depends on what is measured.
+COMMON = f"""
+  timestamp_seconds(1793491200 + (id % {DAYS}) * 86400 + id % 86399) at,
+  concat('client-', id % 20) client, true ok, 1L count, 900L bytes, 1L units,
+  concat('queue-', id % {ENTITIES}) entity,
+  date_format(date_add(date'2026-11-01', int(id % {DAYS})), 'yyyy-MM-dd') day
+"""
+TRAFFIC = f"""
+  SELECT {COMMON}, array(concat(hex(xxhash64(id)), '-', hex(id))) message_ids,
+    if(id % 100 < 94, 'contoso', 'fabrikam') namespace,
+    CASE WHEN id % 100 < 40 THEN 'send' WHEN id % 100 < 70 THEN 'receive' WHEN id % 100 < 92 THEN
+      'complete' WHEN id % 100 < 94 THEN 'ping' WHEN id % 100 < 96 THEN 'empty_receive' ELSE 'send'
+      END operation,
+    CASE WHEN id % 100 < 92 THEN 'normal' WHEN id % 100 < 94 THEN 'ping' WHEN id % 100 < 96 THEN
+      'syphon_idle' WHEN id % 100 < 98 THEN 'backlog_send' ELSE 'home_send' END cause,
+    if(id % 100 >= 96 AND id % 100 < 98, 'queue-1', NULL) destination
+  FROM rows"""
+# The first half is accepted, the second delivered; the last few of the first half never are.
+DELIVERIES = """
+  SELECT {common}, array(concat(hex(xxhash64(id % {half})), '-', hex(id % {half}))) message_ids,
+    'contoso' namespace, if(id < {half}, 'send', 'complete') operation, 'normal' cause,
+    CAST(NULL AS STRING) destination
+  FROM rows WHERE id < 2 * {half} - {lost}"""
+
+
+def write(spark: SparkSession, folder: Path, rows: int, query: str) -> None:
+    """A ledger of so many records."""
+    folder.mkdir(parents=True)
+    (folder / MARKER).write_text(json.dumps({"format": FORMAT}))
+    spark.range(rows).createOrReplaceTempView("rows")
+    chosen = spark.sql(query).repartition(DAYS * 2, "day")
+    most = max(1, rows // DAYS // FILES_A_DAY)
+    chosen.write.mode("append").option("maxRecordsPerFile", most).partitionBy("day").parquet(
+        str(folder)
+    )
+
+
+def timed(act: Callable[[], Any]) -> tuple[float, Any]:
+    began = time.perf_counter()
+    done = act()
+    return time.perf_counter() - began, done
+
+
+# ---------------------------------------------------------------- the bill
+
+
+def bills(spark: SparkSession, base: Path, millions: list[int]) -> list[dict[str, Any]]:
+    tier = read_tier("standard")
+    found, table = [], []
+    for size in millions:
+        folder = base / f"bill-{size}"
+        write(spark, folder, size * MILLION, TRAFFIC)
+
+        def once(where: Path = folder) -> int:
+            bill = make_bill(spark, find(spark, str(where)), tier)
+            return bill.lines.toArrow().num_rows if bill.days else 0
+
+        times = [timed(once)[0] for _ in range(2 if size >= 100 else 4)]
+        table.append((size, min(times)))
+        goal = "< 10 s" if size == 10 else "-"
+        found.append(figure(f"bill of {size} M records, warm, best", goal, [min(times)], "s"))
+        shutil.rmtree(folder)
+    print(f"\n{'records':>12} {'seconds':>9} {'M a second':>11}")
+    for size, best in table:
+        print(f"{size:>10} M {best:9.2f} {size / best:11.2f}")
+    return found
+
+
+# ---------------------------------------------------------------- the audit
+
+
+def audits(spark: SparkSession, base: Path, millions: int) -> list[dict[str, Any]]:
+    folder = base / "audit"
+    half = millions * MILLION
+    query = DELIVERIES.format(common=COMMON, half=half, lost=LOST)
+    write(spark, folder, 2 * half, query)
+    times = []
+    for _ in range(2):
+        took, made = timed(
+            lambda: make_audit(spark, find(spark, str(folder)), must_be_received=True)
+        )
+        assert made.counts[Verdict.OK] == half - LOST, made.counts
+        assert made.lost == made.questionable.num_rows == LOST
+        times.append(took)
+    shutil.rmtree(folder)
+    name = f"audit of {millions} M accepted against {millions} M delivered"
+    return [figure(name, "< 60 s", [min(times)], "s")]
+
+
+# ---------------------------------------------------------------- sending
+
+
+async def sending(base: Path, rounds: int) -> list[dict[str, Any]]:
+    """One paired sender, with its ledger and without in turn; the writing of it included."""
+    for name in ("primary", "secondary"):
+        (base / name).mkdir()
+    primary = BrokerProcess(base / "primary", {"orders": {}})
+    secondary = BrokerProcess(base / "secondary", {})
+    primary.start()
+    secondary.start()
+    ledger = Ledger(base / "ledger", flush_interval_s=3600)
+    found = []
+    try:
+        pair, backup = await paired(primary, secondary, ledger)
+        books = pair.books
+        async with pair.get_queue_sender("orders") as sender:
+            for what, count, make in (
+                ("single sends", SINGLES, timed_single),
+                ("lists of 100", LISTS, timed_list),
+            ):
+                plain, noted = kept(pair, make(sender), None), kept(pair, make(sender), books)
+                for _ in range(10):
+                    await plain()
+                ledger.flush()
+                ratios = await interleaved(rounds, count, plain, noted)
+                each = trimmed([await plain() for _ in range(count)])
+                writing = writing_s(ledger, each, 100 if make is timed_list else 1)
+                # As if the thread that writes took its time from the sender, all of it.
+                whole = [ratio / (1 + ratio * writing / each) for ratio in ratios]
+                print(f"{'':58} writing takes {writing * 1e6:.1f} us of {each * 1e6:.0f} us")
+                found.append(figure(f"paired, with a ledger, {what}", ">= 0.98", whole))
+        await pair.close()
+        await backup.close()
+        return found
+    finally:
+        ledger.close()
+        primary.close()
+        secondary.close()
+
+
+def writing_s(ledger: Ledger, each_s: float, messages: int) -> float:
+    """What writing takes a record, if as many wait as a busy sender makes between writings."""
+    ledger.flush()
+    rows = min(int(FLUSH_INTERVAL_S / each_s), LIMIT // (messages + 1))
+    for _ in range(rows):
+        ids = [str(uuid4()) for _ in range(messages)]
+        ledger.add("send", "normal", "contoso", "orders", count=messages, message_ids=ids)
+    return timed(ledger.flush)[0] / rows
+
+
+def kept(pair: Any, act: Timed, books: Any) -> Timed:
+    async def run() -> float:
+        pair.books = books
+        return await act()
+
+    return run
+
+
+async def paired(primary: BrokerProcess, secondary: BrokerProcess, ledger: Any) -> tuple[Any, Any]:
+    make = twinbus.aio.MessagingFactory.from_connection_string
+    pair = make(primary.connection_string, ledger=ledger)
+    backup = make(secondary.connection_string)
+    async with twinbus.aio.NamespaceManager.from_connection_string(
+        secondary.connection_string, connection_verify=certificate(secondary)
+    ) as manager:
+        await pair.pair_namespace(options(manager, backup))
+    return pair, backup
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--millions", default="1,10,100")
+    parser.add_argument("--audit-millions", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--folder", type=Path, help="where there is room for about 10 GB")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
+    arguments = parser.parse_args()
+    sizes = [int(each) for each in arguments.millions.split(",") if each]
+    with tempfile.TemporaryDirectory(prefix="bench-ledger-", dir=arguments.folder) as name:
+        base = Path(name)
+        found = asyncio.run(sending(base, arguments.rounds)) if arguments.rounds else []
+        spark = spark_session("bench", master="local[2,4]")
+        if arguments.audit_millions:
+            found += audits(spark, base, arguments.audit_millions)
+        found += bills(spark, base, sizes)
+        spark.stop()
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

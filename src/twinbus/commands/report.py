@@ -1,0 +1,325 @@
+"""`twinbus cost`, `twinbus audit` and `twinbus trace`: what a ledger says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twinbus.commands.terminal import (
+    DOES_NOT_WORK,
+    Certificate,
+    Json,
+    connection,
+    fail,
+    first_line,
+    print_table,
+    progress,
+    refuse,
+    trusting,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from twinbus.pipeline.audit import Seen
+    from twinbus.pipeline.report import Report
+    from twinbus.pipeline.tables import Found
+
+# So many rows go to a terminal; files have them all.
+MOST_LINES = 40
+
+LedgerPath = Annotated[
+    str | None,
+    typer.Option("--ledger", envvar="TWINBUS_LEDGER", help="The ledger: a folder or a URL."),
+]
+Outputs = Annotated[
+    list[Path] | None,
+    typer.Option("--output", help="Write a .csv, .json, .parquet or .html file; give several."),
+]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state", help="A folder to keep what was read; next time only what is new is read."
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark's master. Default: this machine, or spark-submit's."),
+]
+
+
+def cost(
+    ledger: LedgerPath = None,
+    tier: Annotated[str, typer.Option("--tier", help="A tier of the price table.")] = "standard",
+    prices: Annotated[
+        Path | None, typer.Option("--prices", help="A price table of your own, TOML or JSON.")
+    ] = None,
+    forecast: Annotated[
+        bool, typer.Option("--forecast", help="No ledger: what a month with an outage would be.")
+    ] = False,
+    queues: Annotated[int, typer.Option("--queues", min=1, help="Backlog queues.")] = 10,
+    entities: Annotated[int, typer.Option("--entities", min=0, help="Entities sent to.")] = 1,
+    messages_per_day: Annotated[
+        int, typer.Option("--messages-per-day", min=0, help="Messages to all of them.")
+    ] = 0,
+    outage_hours: Annotated[
+        float, typer.Option("--outage-hours", min=0, help="How long all of them are out.")
+    ] = 0,
+    clients: Annotated[int, typer.Option("--clients", min=1, help="Processes that send.")] = 1,
+    factories: Annotated[
+        int, typer.Option("--factories", min=1, help="Messaging factories in each.")
+    ] = 1,
+    output: Outputs = None,
+    state: State = None,
+    master: Master = None,
+    as_json: Json = False,
+) -> None:
+    """What the operations in a ledger cost, by day, entity, operation and cause; or a forecast.
+
+    Example: twinbus cost --ledger ./ledger --output bill.html
+
+    Example: twinbus cost --forecast --queues 10 --entities 20 --messages-per-day 100000
+    --outage-hours 4
+    """
+    from twinbus.pipeline.prices import PriceError, read_tier
+
+    try:
+        chosen = read_tier(tier, prices)
+    except PriceError as error:
+        refuse(str(error))
+    if forecast:
+        from twinbus.pipeline.forecast import Plan
+
+        plan = Plan(queues, entities, messages_per_day, outage_hours, factories, clients)
+        _print_forecast(plan, chosen, as_json=as_json)
+        return
+    with _opened(ledger, output, master, "adding up", hidden=as_json) as (spark, found):
+        from twinbus.pipeline.cost import as_dict, make_bill
+        from twinbus.pipeline.report import Report, bill_page
+
+        bill = make_bill(spark, found, chosen, state)
+        table = bill.lines.orderBy("day", "namespace", "entity", "operation", "cause").toArrow()
+        document = {
+            **as_dict(bill, table),
+            "torn_files": list(found.torn),
+            "lines": table.to_pylist(),
+        }
+        _write(Report(table, document, bill_page(document, document["lines"])), output)
+    if as_json:
+        _print(document)
+    else:
+        _print_bill(document)
+
+
+def audit(
+    ledger: LedgerPath = None,
+    peek: Annotated[
+        str | None,
+        typer.Option(
+            "--peek",
+            envvar="TWINBUS_SECONDARY",
+            help="The secondary's connection string, to see what waits in the backlog.",
+        ),
+    ] = None,
+    received: Annotated[
+        bool,
+        typer.Option(
+            "--received",
+            help="Receivers keep this ledger too: what none of them received counts as lost.",
+        ),
+    ] = False,
+    window_minutes: Annotated[
+        int, typer.Option("--window-minutes", min=1, help="The length of a row's window.")
+    ] = 60,
+    certificate: Certificate = None,
+    output: Outputs = None,
+    state: State = None,
+    master: Master = None,
+    as_json: Json = False,
+) -> None:
+    """Check that every message that was accepted is home, waits, or was dead-lettered.
+
+    Fails with exit code 1 if one is lost.
+
+    Example: twinbus audit --ledger ./ledger --peek "$SECONDARY" --output audit.html
+    """
+    with _opened(ledger, output, master, "auditing", hidden=as_json) as (spark, found):
+        from twinbus.pipeline.audit import Verdict, as_dict, make_audit
+        from twinbus.pipeline.report import Report, audit_page
+
+        seen = _peek(peek, certificate, hidden=as_json) if peek else []
+        made = make_audit(
+            spark,
+            found,
+            seen,
+            must_be_received=received,
+            window_s=60 * window_minutes,
+            state=state,
+        )
+        document = {**as_dict(made), "torn_files": list(found.torn)}
+        verdicts = [each.value for each in Verdict]
+        _write(Report(made.questionable, document, audit_page(document, verdicts)), output)
+    if as_json:
+        _print(document)
+    else:
+        _print_audit(document, verdicts)
+    if made.lost:
+        raise typer.Exit(DOES_NOT_WORK)
+
+
+def trace(
+    message_id: Annotated[str, typer.Argument(help="The message's id.")],
+    ledger: LedgerPath = None,
+    master: Master = None,
+    as_json: Json = False,
+) -> None:
+    """The journey of one message: every step with its time.
+
+    Example: twinbus trace 5f0c2a --ledger ./ledger
+    """
+    with _opened(ledger, None, master, "looking", hidden=as_json) as (spark, found):
+        from twinbus.pipeline.tables import read
+        from twinbus.pipeline.trace import journey
+
+        steps = journey(read(spark, found), message_id)
+    if as_json:
+        rows = [{**asdict(step), "step": step.sentence} for step in steps]
+        _print({"message_id": message_id, "steps": rows})
+    elif steps:
+        rows_shown = [
+            [f"{step.at:%Y-%m-%d %H:%M:%S.%f}"[:-3], step.sentence, step.namespace, step.client]
+            for step in steps
+        ]
+        print_table(("time (UTC)", "step", "namespace", "client"), rows_shown)
+    if not steps:
+        fail(f"the ledger has nothing about a message '{message_id}'")
+
+
+# ---------------------------------------------------------------- what they share
+
+
+@contextmanager
+def _opened(
+    ledger: str | None, outputs: list[Path] | None, master: str | None, what: str, *, hidden: bool
+) -> Iterator[tuple[SparkSession, Found]]:
+    """Spark and the ledger; whatever the user can put right is a sentence."""
+    from twinbus.errors import TwinbusError
+    from twinbus.ledger import LedgerError
+    from twinbus.pipeline.engine import EngineError, spark_session
+    from twinbus.pipeline.report import check_outputs
+    from twinbus.pipeline.tables import find, find_local, local_path
+
+    if not ledger:
+        refuse("which ledger? Give --ledger, or set TWINBUS_LEDGER")
+    try:
+        check_outputs(outputs or [])
+        local = local_path(ledger)
+        if local is not None:
+            find_local(local)  # a mistake is said at once, not after Spark has started
+        with progress(what, hidden=hidden):
+            spark = spark_session("twinbus", master=master, short_run=True)
+            yield spark, find(spark, ledger)
+    except EngineError as error:
+        fail(str(error))
+    except (TwinbusError, LedgerError) as error:
+        refuse(str(error))
+
+
+def _write(report: Report, outputs: list[Path] | None) -> None:
+    from twinbus.pipeline.report import write
+
+    for path in outputs or []:
+        write(report, path)
+
+
+def _print(document: Any) -> None:
+    from twinbus.pipeline.report import to_json
+
+    typer.echo(to_json(document))
+
+
+def _peek(text: str, certificate: Path | None, *, hidden: bool) -> list[Seen]:
+    from azure.core.exceptions import AzureError
+
+    from twinbus.paired.blocking.factory import MessagingFactory
+    from twinbus.paired.blocking.manager import NamespaceManager
+    from twinbus.paired.waiting import backlog_queues, waiting_ids
+    from twinbus.pipeline.audit import Seen
+
+    text = connection(text, "--peek", "TWINBUS_SECONDARY")
+    try:
+        with (
+            NamespaceManager.from_connection_string(text, **trusting(certificate)) as manager,
+            MessagingFactory.from_connection_string(text, retry_total=1) as client,
+        ):
+            return [Seen(*each) for each in waiting_ids(client, backlog_queues(manager))]
+    except AzureError as error:
+        fail(f"the secondary did not answer: {first_line(error)}")
+
+
+def _print_forecast(plan: Any, tier: Any, *, as_json: bool) -> None:
+    from twinbus.pipeline.forecast import forecast
+
+    document = forecast(plan, tier)
+    if as_json:
+        _print(document)
+        return
+    rows = [
+        [group.replace("_", " "), name.replace("_", " "), _shown(value)]
+        for group, values in document.items()
+        for name, value in values.items()
+    ]
+    print_table(("what", "", "number"), rows)
+
+
+def _print_bill(document: dict[str, Any]) -> None:
+    columns = ("day", "namespace", "entity", "operation", "cause", "count", "units", "cost")
+    lines = document["lines"]
+    print_table(columns, [[_shown(line[each]) for each in columns] for line in lines[:MOST_LINES]])
+    if len(lines) > MOST_LINES:
+        typer.echo(f"... and {len(lines) - MOST_LINES} more lines; --output has them all")
+    causes = document["by_cause"].items()
+    rows = [
+        [cause.replace("_", " "), _shown(of["units"]), _shown(of["cost"])] for cause, of in causes
+    ]
+    print_table(("cause", "operations", f"cost, {document['currency']}"), rows)
+    typer.echo(
+        f"{document['operations']:,} operations cost {document['operations_cost']:,.2f} and the "
+        f"base is {document['base']:,.2f}: {document['total']:,.2f} {document['currency']}"
+    )
+    _print_torn(document)
+
+
+def _print_audit(document: dict[str, Any], verdicts: list[str]) -> None:
+    columns = ("window", "entity", "accepted", "diverted", *verdicts, "lag_p50_s", "lag_p99_s")
+    windows = document["windows"]
+    shown = [[_shown(row[each]) for each in columns] for row in windows[-MOST_LINES:]]
+    print_table(columns, shown)
+    for each in document["outages"]:
+        ended = f"until {_shown(each['ended'])}" if each["ended"] else "and still is"
+        typer.echo(f"{each['entity']} was out from {_shown(each['began'])} {ended}")
+    asked = document["questionable"]
+    for row in asked[:MOST_LINES]:
+        typer.echo(f"{row['verdict']}: {row['message_id']} for {row['entity']}")
+    if len(asked) > MOST_LINES:
+        typer.echo(f"... and {len(asked) - MOST_LINES} more; --output has them")
+    said = ", ".join(f"{document[each]:,} {each}" for each in verdicts)
+    typer.echo(f"{document['accepted']:,} accepted: {said}")
+    _print_torn(document)
+
+
+def _print_torn(document: dict[str, Any]) -> None:
+    torn = document["torn_files"]
+    if torn:
+        typer.echo(f"{len(torn)} unfinished files were passed over, as {torn[0]}", err=True)
+
+
+def _shown(value: Any) -> str:
+    from twinbus.pipeline.report import shown
+
+    return shown(value)

@@ -1,0 +1,141 @@
+"""What a factory does, written into its ledger. Nothing here waits or asks anybody.
+
+What failed is written too, at no charge: that a send was tried explains a message that arrived
+although its send raised. ``docs/costs.md`` says what each record means to the bill and the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from azure.servicebus._common.constants import (
+    REQUEST_RESPONSE_RENEW_SESSION_LOCK_OPERATION,
+    REQUEST_RESPONSE_RENEWLOCK_OPERATION,
+)
+
+from twinbus.envelope import id_of
+from twinbus.ledger import Cause, Ledger, Operation, units
+from twinbus.paired.backlog import is_backlog_path
+from twinbus.paired.outgoing import Outgoing, OutgoingBatch, size_of
+
+_SETTLEMENTS: Final = {
+    "complete": Operation.COMPLETE,
+    "abandon": Operation.ABANDON,
+    "defer": Operation.DEFER,
+    "dead-letter": Operation.DEAD_LETTER,
+}
+_RENEWALS: Final = {
+    REQUEST_RESPONSE_RENEWLOCK_OPERATION,
+    REQUEST_RESPONSE_RENEW_SESSION_LOCK_OPERATION,
+}
+
+
+class Bookkeeper:
+    """Of one namespace."""
+
+    __slots__ = ("_ledger", "_namespace")
+
+    def __init__(self, ledger: Ledger, namespace: str) -> None:
+        self._ledger = ledger
+        self._namespace = namespace
+
+    # -- sending
+
+    def sent(self, entity: str, ready: Outgoing | OutgoingBatch, *, ok: bool = True) -> None:
+        sizes = ready.sizes()
+        self._messages(Operation.SEND, Cause.NORMAL, entity, sizes, ready.ids(), ok)
+
+    def scheduled(self, entity: str, encoded: list[bytes]) -> None:
+        sizes = [len(each) for each in encoded]
+        ids = [id_of(each) for each in encoded]
+        self._messages(Operation.SCHEDULE, Cause.NORMAL, entity, sizes, ids, ok=True)
+
+    def diverted(
+        self, namespace: str, queue: str, path: str, sizes: list[int], ids: Sequence[Any]
+    ) -> None:
+        """``sizes`` are of what went over the wire: a message in parts has several."""
+        self._ledger.add(
+            Operation.SEND,
+            Cause.BACKLOG_SEND,
+            namespace,
+            queue,
+            count=len(ids),
+            bytes=sum(sizes),
+            units=units(sizes),
+            message_ids=ids,
+            destination=path,
+        )
+
+    def pinged(self, entity: str, *, ok: bool) -> None:
+        self._ledger.add(
+            Operation.PING, Cause.PING, self._namespace, entity, units=1 if ok else 0, ok=ok
+        )
+
+    def turned(self, entity: str, *, diverted: bool) -> None:
+        """An entity's sends go elsewhere from now on, or home again."""
+        operation = Operation.DIVERT if diverted else Operation.RESTORE
+        self._ledger.add(operation, Cause.NORMAL, self._namespace, entity, count=0, units=0)
+
+    # -- receiving
+
+    def received(self, entity: str, messages: Sequence[Any], *, settled: bool) -> None:
+        """``settled`` if receiving them was all there is to do: the completion is free."""
+        cause = _why(entity)
+        if not messages:
+            self._ledger.add(Operation.EMPTY_RECEIVE, cause, self._namespace, entity)
+            return
+        ids = [message.message_id for message in messages]
+        sizes = [size_of(message._message) for message in messages]
+        self._messages(Operation.RECEIVE, cause, entity, sizes, ids, ok=True)
+        if settled:
+            self._ledger.add(
+                Operation.COMPLETE,
+                cause,
+                self._namespace,
+                entity,
+                count=len(ids),
+                units=0,
+                message_ids=ids,
+            )
+
+    def settled(self, entity: str, message: Any, how: str) -> None:
+        operation = _SETTLEMENTS.get(how, Operation.MANAGE)
+        ids = [message.message_id]
+        self._ledger.add(operation, _why(entity), self._namespace, entity, message_ids=ids)
+
+    # -- everything else
+
+    def requested(self, entity: str, what: bytes) -> None:
+        """A request to the entity's ``$management``."""
+        operation = Operation.RENEW if what in _RENEWALS else Operation.MANAGE
+        self._ledger.add(operation, _why(entity), self._namespace, entity)
+
+    def managed(self, namespace: str, path: str) -> None:
+        """A request to the namespace itself."""
+        self._ledger.add(Operation.MANAGE, Cause.NORMAL, namespace, path)
+
+    def _messages(
+        self,
+        operation: Operation,
+        cause: Cause,
+        entity: str,
+        sizes: list[int],
+        ids: Sequence[Any],
+        ok: bool,
+    ) -> None:
+        self._ledger.add(
+            operation,
+            cause,
+            self._namespace,
+            entity,
+            count=len(sizes),
+            bytes=sum(sizes),
+            units=units(sizes) if ok else 0,
+            message_ids=ids,
+            ok=ok,
+        )
+
+
+def _why(entity: str) -> Cause:
+    return Cause.BACKLOG_RECEIVE if is_backlog_path(entity) else Cause.NORMAL

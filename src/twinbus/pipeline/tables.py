@@ -1,0 +1,177 @@
+"""A ledger's folder as a DataFrame, and summaries of it that are brought up to date day by day.
+
+A summary is a DataFrame with a column ``day`` whose rows of one day depend on that day's records
+alone. Kept in a state folder, only days whose files are not those of last time are read again: new
+days, and old ones for which a late record came. So the answer is the same in one pass or in many.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.ledger import MARKER, LedgerError, check_marker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA: Final = (
+    "at TIMESTAMP, client STRING, namespace STRING, entity STRING, operation STRING, cause STRING, "
+    "ok BOOLEAN, count BIGINT, bytes BIGINT, units BIGINT, message_ids ARRAY<STRING>, "
+    "destination STRING, day STRING"
+)
+_MAGIC: Final = b"PAR1"
+
+Summarise = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files of a ledger by day. ``torn`` are those that a crash left unfinished."""
+
+    root: str
+    days: Mapping[str, frozenset[str]]
+    torn: tuple[str, ...] = ()
+
+    def folder(self, day: str) -> str:
+        return f"{self.root}/day={day}"
+
+
+def find(spark: SparkSession, where: str) -> Found:
+    """Look at a ledger. Raises LedgerError, with a sentence, if there is nothing to read."""
+    local = local_path(where)
+    found = find_local(local) if local is not None else _find_remote(spark, where)
+    if not found.days:
+        torn = f": its {len(found.torn)} files were left unfinished" if found.torn else ""
+        raise LedgerError(f"the ledger {where} has no records yet{torn}")
+    return found
+
+
+def local_path(where: str) -> Path | None:
+    """None if it is on some other store."""
+    if where.startswith("file:"):
+        return Path("/" + where[len("file:") :].lstrip("/"))
+    return None if "://" in where else Path(where).absolute()
+
+
+def find_local(root: Path) -> Found:
+    if not root.is_dir():
+        raise LedgerError(f"there is no ledger {root}: no such folder")
+    marker = root / MARKER
+    if not marker.is_file():
+        state = "is not a ledger" if any(root.iterdir()) else "is empty"
+        raise LedgerError(f"the folder {root} {state}: it has no {MARKER}")
+    check_marker(marker.read_text(errors="replace"), str(root))
+    days: dict[str, frozenset[str]] = {}
+    torn: list[str] = []
+    for folder in sorted(root.glob("day=*")):
+        names = {each.name: each for each in folder.iterdir() if _is_data(each.name)}
+        broken = {name for name, path in names.items() if not _is_whole(path)}
+        torn += [f"{folder.name}/{name}" for name in sorted(broken)]
+        if whole := frozenset(names) - broken:
+            days[folder.name.removeprefix("day=")] = whole
+    return Found(str(root), days, tuple(torn))
+
+
+def _is_data(name: str) -> bool:
+    return name.endswith(".parquet") and name[0] not in "._"
+
+
+def _is_whole(path: Path) -> bool:
+    """Parquet's last bytes are written last."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size < 12:
+            return False
+        file.seek(-4, os.SEEK_END)
+        return file.read() == _MAGIC
+
+
+def _find_remote(spark: SparkSession, where: str) -> Found:
+    """Through Hadoop, as Spark itself will read it."""
+    root = where.rstrip("/")
+    jvm: Any = spark._jvm
+    context: Any = spark.sparkContext
+    make = jvm.org.apache.hadoop.fs.Path
+    try:
+        files = make(root).getFileSystem(context._jsc.hadoopConfiguration())
+        if not files.exists(make(f"{root}/{MARKER}")):
+            raise LedgerError(f"there is no ledger {where}: it has no {MARKER}")
+        stream = files.open(make(f"{root}/{MARKER}"))
+        marker = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        stream.close()
+        statuses = list(files.globStatus(make(f"{root}/day=*/*.parquet")))
+    except LedgerError:
+        raise
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise LedgerError(f"the ledger {where} cannot be reached: {first}") from error
+    check_marker(marker, where)
+    days: dict[str, set[str]] = {}
+    for status in statuses:
+        path = status.getPath()
+        if _is_data(path.getName()):
+            days.setdefault(path.getParent().getName()[4:], set()).add(path.getName())
+    return Found(root, {day: frozenset(names) for day, names in sorted(days.items())})
+
+
+def read(spark: SparkSession, found: Found, days: Iterable[str] | None = None) -> DataFrame:
+    """The records of these days, or of all. Files that are torn are passed over."""
+    chosen = sorted(found.days if days is None else days)
+    return (
+        spark.read.schema(SCHEMA)
+        .option("basePath", found.root)
+        .option("ignoreCorruptFiles", "true")
+        .parquet(*(found.folder(day) for day in chosen))
+    )
+
+
+# ---------------------------------------------------------------- summaries
+
+
+def summary(
+    spark: SparkSession, found: Found, summarise: Summarise, state: str | None = None
+) -> DataFrame:
+    """``summarise`` of all records. With a state folder, only what is new is read."""
+    if state is None:
+        return summarise(read(spark, found))
+    index = f"{state}/_index"
+    known = _known(spark, index)
+    changed = [day for day, names in found.days.items() if known.get(day) != names]
+    shape = summarise(read(spark, found, list(found.days)[:1])).schema
+    if changed:
+        (
+            summarise(read(spark, found, changed))
+            .repartition("day")
+            .write.mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")
+            .partitionBy("day")
+            .parquet(state)
+        )
+        # Last, so that a crash before this line means only that the work is done again.
+        _remember(spark, index, found)
+    kept = spark.read.schema(shape).parquet(state)
+    return kept.where(kept["day"].isin(list(found.days))).select(*shape.names)
+
+
+def _known(spark: SparkSession, index: str) -> dict[str, frozenset[str]]:
+    from pyspark.errors import PySparkException
+
+    try:
+        rows = spark.read.schema("day STRING, files ARRAY<STRING>").json(index).collect()
+    except PySparkException:  # there is none yet, or a crash left half of one: all is new
+        return {}
+    return {row["day"]: frozenset(row["files"] or ()) for row in rows if row["day"]}
+
+
+def _remember(spark: SparkSession, index: str, found: Found) -> None:
+    import pyarrow as pa
+
+    # From Arrow, because rows from a list would need a Python process on some worker.
+    rows = [{"day": day, "files": sorted(names)} for day, names in found.days.items()]
+    spark.createDataFrame(pa.Table.from_pylist(rows)).coalesce(1).write.mode("overwrite").json(
+        index
+    )

@@ -1,0 +1,254 @@
+"""The ledger's writer: what is added is in files that anybody reads, and it is nobody's burden."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow.parquet as pq
+import pytest
+
+from twinbus.ledger import (
+    FORMAT,
+    MARKER,
+    Cause,
+    Folder,
+    Ledger,
+    LedgerError,
+    Operation,
+    check_marker,
+    schema,
+    units,
+)
+
+NOON = 1_795_000_000.0  # 2026-11-18T08:26:40Z
+DAY = "day=2026-11-18"
+
+
+def add(ledger: Ledger, *ids: Any, at: float = NOON) -> None:
+    ledger.add(
+        Operation.SEND,
+        Cause.NORMAL,
+        "contoso",
+        "orders",
+        count=len(ids),
+        bytes=10 * len(ids),
+        units=len(ids),
+        message_ids=ids,
+        at=at,
+    )
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("day=*/*.parquet")):
+        found += pq.ParquetFile(path).read().to_pylist()
+    return found
+
+
+def test_a_message_is_charged_once_per_started_64_kb() -> None:
+    assert units([0]) == 1
+    assert units([65_536]) == 1
+    assert units([65_537]) == 2
+    assert units([262_144, 1]) == 5
+
+
+def test_what_is_added_is_in_a_file_of_its_day_when_the_ledger_is_closed(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, client="me")
+    add(ledger, "a", b"b", UUID(int=7))
+    add(ledger, "c", at=NOON + 86_400)
+    ledger.close()
+    assert json.loads((tmp_path / MARKER).read_text()) == {"format": FORMAT}
+    assert [path.parent.name for path in sorted(tmp_path.glob("day=*/*"))] == [
+        DAY,
+        "day=2026-11-19",
+    ]
+    first, second = rows(tmp_path)
+    assert first["message_ids"] == ["a", "b", str(UUID(int=7))]
+    assert first["at"].timestamp() == NOON
+    assert (first["client"], first["operation"], first["ok"]) == ("me", "send", True)
+    assert (first["count"], first["bytes"], first["units"]) == (3, 30, 3)
+    assert second["message_ids"] == ["c"]
+
+
+def test_the_columns_are_those_that_are_promised(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    add(ledger, "a")
+    ledger.close()
+    (path,) = tmp_path.glob("day=*/*.parquet")
+    assert pq.ParquetFile(path).schema_arrow.equals(schema(), check_metadata=True)
+
+
+def test_pandas_reads_the_folder_as_one_table(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    ledger = Ledger(tmp_path)
+    add(ledger, "a")
+    ledger.close()
+    frame = pd.read_parquet(tmp_path)
+    assert frame["entity"].tolist() == ["orders"]
+    assert frame["day"].astype(str).tolist() == ["2026-11-18"]
+
+
+def test_the_thread_writes_by_itself(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, flush_interval_s=0.01)
+    add(ledger, "a")
+    end = time.monotonic() + 10
+    while not ledger.status.written:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    ledger.close()
+
+
+def test_many_threads_add_and_nothing_is_missing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, flush_interval_s=0.001)
+
+    def work(number: int) -> None:
+        for index in range(500):
+            add(ledger, f"{number}/{index}")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ledger.close()
+    assert len({row["message_ids"][0] for row in rows(tmp_path)}) == 2000
+    assert ledger.status.dropped == 0
+
+
+def test_a_ledger_that_nobody_adds_to_leaves_nothing_behind(tmp_path: Path) -> None:
+    Ledger(tmp_path / "ledger").close()
+    assert not list(tmp_path.iterdir())
+
+
+class FullDisk(Folder):
+    """A disk that is full for a while."""
+
+    full = True
+
+    def put(self, name: str, content: bytes) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().put(name, content)
+
+
+def full(ledger: Ledger, folder: Path) -> FullDisk:
+    ledger._store = disk = FullDisk(folder)
+    return disk
+
+
+def test_a_full_disk_is_reported_and_what_waits_is_written_when_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "twinbus.ledger")
+    ledger = Ledger(tmp_path, flush_interval_s=60)
+    disk = full(ledger, tmp_path)
+    add(ledger, "a")
+    assert not ledger.flush()
+    assert not ledger.flush()
+    assert "No space left" in ledger.status.error
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the ledger at {tmp_path} cannot be written: [Errno 28] No space left on device"
+    ]
+    disk.full = False
+    add(ledger, "b")
+    assert ledger.flush()
+    assert ledger.status.error == ""
+    assert "is written again" in caplog.text
+    ledger.close()
+    assert [row["message_ids"] for row in rows(tmp_path)] == [["a"], ["b"]]
+
+
+def test_the_buffer_has_an_end_and_what_is_dropped_is_counted_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(tmp_path, flush_interval_s=60, limit=10)
+    full(ledger, tmp_path)
+    for number in range(8):
+        add(ledger, number)
+    assert ledger.status.dropped == 3
+    assert ledger.status.waiting == 5
+    ledger.flush()
+    assert "3 records for the ledger" in caplog.text
+    ledger.close()
+    assert ledger.status.dropped == 8
+
+
+def test_a_store_that_hangs_holds_up_neither_add_nor_close(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, flush_interval_s=0.001)
+    stuck = threading.Event()
+    ledger._store.put = lambda name, content: stuck.wait()  # type: ignore[method-assign,assignment]
+    add(ledger, "a")
+    time.sleep(0.05)
+    began = time.monotonic()
+    add(ledger, "b")
+    assert time.monotonic() - began < 0.5
+    ledger.close(timeout_s=0.1)
+    assert time.monotonic() - began < 5
+    stuck.set()
+
+
+def test_records_of_the_wrong_type_do_not_stop_the_others(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, flush_interval_s=60)
+    ledger.add("send", "normal", "contoso", "orders", count="many")  # type: ignore[arg-type]
+    ledger.flush()
+    add(ledger, "a")
+    ledger.close()
+    assert [row["message_ids"] for row in rows(tmp_path)] == [["a"]]
+    assert (ledger.status.dropped, ledger.status.written) == (1, 1)
+
+
+def test_a_ledger_of_another_format_is_not_added_to(tmp_path: Path) -> None:
+    (tmp_path / MARKER).write_text('{"format": 0}')
+    ledger = Ledger(tmp_path, flush_interval_s=60)
+    add(ledger, "a")
+    assert not ledger.flush()
+    assert "older format, 0" in ledger.status.error
+    ledger.close()
+    assert not rows(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}'])
+def test_a_marker_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(LedgerError):
+        check_marker(text, "there")
+
+
+def test_without_pyarrow_the_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(LedgerError, match=r"pip install 'twinbus\[ledger\]'"):
+        Ledger(tmp_path)
+
+
+def test_a_url_without_fsspec_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(LedgerError, match="abfs:// needs fsspec"):
+        Ledger("abfs://container/ledger")
+
+
+def test_a_process_that_forgets_to_close_writes_what_waits_when_it_ends(tmp_path: Path) -> None:
+    code = (
+        "from twinbus.ledger import Ledger\n"
+        f"Ledger({str(tmp_path)!r}).add('send', 'normal', 'contoso', 'orders', message_ids=['a'])"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert [row["message_ids"] for row in rows(tmp_path)] == [["a"]]
+
+
+def test_adding_costs_little(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, flush_interval_s=60)
+    began = time.perf_counter()
+    for _ in range(10_000):
+        add(ledger, "a")
+    each = (time.perf_counter() - began) / 10_000
+    ledger.close()
+    assert each < 100e-6, each  # about a microsecond; the rest is for a machine that is busy
