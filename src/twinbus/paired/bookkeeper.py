@@ -14,9 +14,8 @@ from azure.servicebus._common.constants import (
     REQUEST_RESPONSE_RENEWLOCK_OPERATION,
 )
 
-from twinbus.envelope import id_of
+from twinbus.envelope import id_of, is_backlog_path
 from twinbus.ledger import Cause, Ledger, Operation, units
-from twinbus.paired.backlog import is_backlog_path
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch, size_of
 
 _SETTLEMENTS: Final = {
