@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -72,6 +73,14 @@ def syphon(
         float,
         typer.Option("--patience", min=1, help="With --once: give up if nothing moves so long."),
     ] = 100,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger",
+            envvar="TWINBUS_LEDGER",
+            help="A folder or URL to record operations in, for cost, audit and trace.",
+        ),
+    ] = None,
     http_port: Annotated[
         int | None,
         typer.Option("--http-port", help="Serve /metrics and /progress on this port of loopback."),
@@ -102,6 +111,7 @@ def syphon(
             rate=rate,
             time_to_live=ttl,  # type: ignore[arg-type]  # it is checked there
             long_poll_s=long_poll,
+            ledger=_absolute(ledger),
         )
     except SyphonError as error:
         refuse(str(error))
@@ -115,6 +125,11 @@ def syphon(
         finally:
             _quit(made)
     _report(made, as_json=as_json, once=once, empty=empty)
+
+
+def _absolute(ledger: str | None) -> str | None:
+    """Workers have folders of their own to be in."""
+    return ledger if ledger is None or "://" in ledger else str(Path(ledger).absolute())
 
 
 def _log(verbose: bool) -> None:

@@ -26,8 +26,12 @@ HOPELESS: Final = 2
 class SyphonProcess:
     """At most one process at a time."""
 
-    def __init__(self, primary: str, secondary: str, queues: Sequence[str]) -> None:
+    def __init__(
+        self, primary: str, secondary: str, queues: Sequence[str], ledger: str | None = None
+    ) -> None:
         self._environment = {"TWINBUS_PRIMARY": primary, "TWINBUS_SECONDARY": secondary}
+        if ledger is not None:
+            self._environment["TWINBUS_LEDGER"] = ledger
         self._queues = list(queues)
         self._process: subprocess.Popen[bytes] | None = None
 

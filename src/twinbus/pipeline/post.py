@@ -16,9 +16,12 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.classifier import Verdict, classify
+from twinbus.ledger import Operation
+from twinbus.pipeline.books import Books
 from twinbus.pipeline.carrier import BusyError, Carrier, RefusedError, Row, UnavailableError
 from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.links import Links, links
+from twinbus.pipeline.raw import RawReceiver
 from twinbus.pipeline.rounds import Orders, Outcome, Tally
 
 # A settlement that gets no answer is tried again: what it settles is home already.
@@ -44,10 +47,17 @@ class SdkPost:
     """Sends on the primary, settles on the secondary, with the plain SDK: a message that goes home
     must not be diverted again."""
 
-    def __init__(self, primary: Secret, secondary: Secret, kept: Links | None = None) -> None:
+    def __init__(
+        self,
+        primary: Secret,
+        secondary: Secret,
+        kept: Links | None = None,
+        books: Books | None = None,
+    ) -> None:
         self._primary = primary
         self._secondary = secondary
         self._links = kept or links()
+        self._books = books
 
     def limit(self, destination: str) -> int:
         sender = self._links.sender(self._primary, destination)
@@ -57,6 +67,8 @@ class SdkPost:
     def send(self, destination: str, messages: Sequence[bytes]) -> None:
         sender = self._links.sender(self._primary, destination)
         self._translated(lambda: sender.send(messages))
+        if self._books is not None:
+            self._books.sent(destination, messages)
 
     def _translated(self, act: Callable[[], None]) -> None:
         try:
@@ -65,27 +77,31 @@ class SdkPost:
             raise _translation(error) from error
 
     def complete(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
-        return self._settled(queue, tokens, lambda some: self._line(queue).complete(some))
+        return self._settled(Operation.COMPLETE, queue, tokens, self._line(queue).complete)
 
     def abandon(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
-        return self._settled(queue, tokens, lambda some: self._line(queue).abandon(some))
+        return self._settled(Operation.ABANDON, queue, tokens, self._line(queue).abandon)
 
     def renew(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
-        return self._settled(queue, tokens, lambda some: self._line(queue).renew(some))
+        return self._settled(Operation.RENEW, queue, tokens, self._line(queue).renew)
 
     def dead_letter(
         self, queue: str, tokens: Sequence[UUID], reason: str, description: str
     ) -> list[UUID]:
         words = description[:MOST_WORDS]
         return self._settled(
-            queue, tokens, lambda some: self._line(queue).dead_letter(some, reason, words)
+            Operation.DEAD_LETTER,
+            queue,
+            tokens,
+            lambda some: self._line(queue).dead_letter(some, reason, words),
         )
 
-    def _line(self, queue: str):  # type: ignore[no-untyped-def]
+    def _line(self, queue: str) -> RawReceiver:
         return self._links.receiver(self._secondary, queue)
 
     def _settled(
         self,
+        operation: Operation,
         queue: str,
         tokens: Sequence[UUID],
         settle: Callable[[Sequence[UUID]], list[UUID]],
@@ -93,7 +109,10 @@ class SdkPost:
         """Those that could not be settled: their lock was lost, or the secondary is."""
         for attempt in range(SETTLING_ATTEMPTS):
             try:
-                return settle(tokens)
+                lost = settle(tokens)
+                if self._books is not None:
+                    self._books.settled(operation, queue, tokens, lost)
+                return lost
             except ServiceBusError:
                 if attempt + 1 < SETTLING_ATTEMPTS:
                     self.sleep(SETTLING_PAUSE_S * 2**attempt)
@@ -119,13 +138,22 @@ def _translation(error: ServiceBusError) -> Exception:
 
 
 def carry(
-    batches: Iterable[pa.RecordBatch], primary: Secret, secondary: Secret, orders: Orders
+    batches: Iterable[pa.RecordBatch],
+    primary: Secret,
+    secondary: Secret,
+    orders: Orders,
+    ledger: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """A Spark task of a round: homeward rows in, tallies out."""
-    carrier = Carrier(SdkPost(primary, secondary), orders)
+    books = Books(ledger, primary, secondary)
+    carrier = Carrier(SdkPost(primary, secondary, books=books), orders)
     for batch in batches:
-        carrier.carry(rows_of(batch))
-    yield tallies_batch(carrier.finish())
+        rows = list(rows_of(batch))
+        books.received(rows)
+        carrier.carry(rows)
+    tallies = carrier.finish()
+    books.close()
+    yield tallies_batch(tallies)
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from pyspark.sql.types import StructType
 
 from twinbus.errors import TwinbusError
 from twinbus.pipeline import sink
+from twinbus.pipeline.books import idle
 from twinbus.pipeline.columns import COLUMNS, Received, arrow_schema, ddl, record_batch
 from twinbus.pipeline.credentials import Secret, secret_from
 from twinbus.pipeline.links import links
@@ -71,6 +73,7 @@ class SourceOptions:
     partitions: int = 2
     long_poll_s: float = LONG_POLL_S
     delete: bool = False
+    ledger: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -88,6 +91,7 @@ class SourceOptions:
             int(_number(given, "partitions", os.cpu_count() or 2)),
             _number(given, "longpoll", LONG_POLL_S),
             mode.lower() == "receiveanddelete",
+            given.get("ledger"),
         )
 
 
@@ -266,7 +270,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             lines: dict[str, Line] = {
                 queue: links().receiver(self.options.secret, queue) for queue in self.options.queues
             }
-            self._watch = Watch(lines, self.options.long_poll_s)
+            told = partial(idle, self.options.ledger, self.options.secret)
+            self._watch = Watch(lines, self.options.long_poll_s, told)
         return self._watch
 
 

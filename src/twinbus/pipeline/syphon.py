@@ -82,6 +82,7 @@ class SyphonOptions:
     time_to_live: TimeToLive = "whole"
     long_poll_s: float = LONG_POLL_S
     partitions: int | None = None
+    ledger: str | None = None
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -218,10 +219,11 @@ class Syphon:
 
     def _backlog(self) -> DataFrame:
         options = self._options
+        reader = self._spark.readStream.format(FORMAT).schema(ddl(BACKLOG_COLUMNS))
+        if options.ledger is not None:
+            reader = reader.option("ledger", options.ledger)
         return (
-            self._spark.readStream.format(FORMAT)
-            .schema(ddl(BACKLOG_COLUMNS))
-            .option("connection", options.secondary.reveal())
+            reader.option("connection", options.secondary.reveal())
             .option("queues", ",".join(options.queues))
             .option("partitions", self._workers)
             .option("maxRowsPerQueue", self._share)
@@ -278,6 +280,7 @@ class Syphon:
         """The one action of a micro-batch: to evaluate the rows twice would be to receive twice."""
         task = partial(
             carry,
+            ledger=self._options.ledger,
             primary=self._options.primary,
             secondary=self._options.secondary,
             orders=self._destinations.orders(time.time()),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from azure.servicebus.exceptions import ServiceBusError
@@ -37,9 +37,16 @@ class Line(Protocol):
 class Watch:
     """Who is awake. ``lines`` has a receiver a queue."""
 
-    def __init__(self, lines: dict[str, Line], long_poll_s: float = LONG_POLL_S) -> None:
+    def __init__(
+        self,
+        lines: dict[str, Line],
+        long_poll_s: float = LONG_POLL_S,
+        asked: Callable[[str], None] = lambda queue: None,
+    ) -> None:
+        """``asked`` is told of each receive."""
         self._lines = lines
         self._long_poll_s = long_poll_s
+        self._asked = asked
         self._armed: dict[str, float] = {}  # since when
         self._looked: dict[str, float] = {}
         self._out: dict[str, tuple[float, float]] = {}  # until when, and how long then
@@ -81,6 +88,7 @@ class Watch:
             else:
                 self._armed[queue] = self._looked[queue] = now
                 self._out.pop(queue, None)
+                self._asked(queue)
 
     def _is_awake(self, queue: str) -> bool:
         line, now = self._lines[queue], time.monotonic()

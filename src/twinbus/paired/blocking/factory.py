@@ -108,7 +108,10 @@ class MessagingFactory(ServiceBusClient):
     def _start_syphon(self, secondary: MessagingFactory, queues: list[str]) -> None:
         assert self._connection_string is not None
         assert secondary._connection_string is not None
-        process = SyphonProcess(self._connection_string, secondary._connection_string, queues)
+        ledger = None if self.ledger is None else self.ledger.where
+        process = SyphonProcess(
+            self._connection_string, secondary._connection_string, queues, ledger
+        )
         self._keeper = Keeper(process, self.fully_qualified_namespace, self._announcer, self._crew)
         self._keeper.start()
 
