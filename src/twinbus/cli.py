@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, fault, pair, proxy, report, syphon
+from twinbus.commands import broker, drill, fault, pair, proxy, report, syphon
 
 app = typer.Typer(
     name="twinbus",
@@ -28,6 +28,7 @@ backlog.callback()(pair.backlog)
 backlog.command()(syphon.redrive)
 app.add_typer(backlog, name="backlog")
 
+app.command()(drill.drill)
 app.add_typer(fault.app)
 app.command()(proxy.proxy)
 

@@ -25,7 +25,7 @@ _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _PARTITION_KEY = Symbol("x-opt-partition-key")
 _TIME_TO_LIVE, _DELIVERY_COUNT = 2, 4
 # The milliseconds that have a date, from the year 1 to the year 9999; AMQP's times go further.
-_CALENDAR = range(-62_135_596_800_000, 253_402_300_800_000)
+_FIRST_DATE, _LAST_DATE = -62_135_596_800_000, 253_402_300_799_999
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -86,7 +86,7 @@ class Received:
 
     def time(self, name: Symbol) -> int | None:
         found: int | None = self._annotations.get(name)
-        return found * 1000 if found is not None and found in _CALENDAR else None
+        return found * 1000 if found is not None and _has_date(found) else None
 
     @property
     def texts(self) -> list[tuple[str, str | None]]:
@@ -113,12 +113,16 @@ def _text(value: Any) -> str | None:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Timestamp):
-        return _date(value) if value in _CALENDAR else str(int(value))
+        return _date(value) if _has_date(value) else str(int(value))
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def _has_date(milliseconds: int) -> bool:
+    return _FIRST_DATE <= milliseconds <= _LAST_DATE
 
 
 def _date(milliseconds: int) -> str:

@@ -1,0 +1,433 @@
+"""A whole outage, rehearsed: nothing lost, proved.
+
+    two namespaces, senders, receivers --> all is well
+    the primary is killed (or whatever --faults says) --> sends divert, pings begin
+    the primary is back --> sends go home, the Spark syphon moves the backlog home
+    everything is received --> the verdict, the audit, the bill
+
+Namespaces are processes; what is killed is killed. Everybody keeps a ledger, and the verdict comes
+from two sides: from what senders and receivers saw, and from the audit of that ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.core.exceptions import AzureError, ResourceExistsError, ResourceNotFoundError
+from azure.servicebus.management import EntityStatus
+
+import twinbus
+import twinbus.aio
+from twinbus import SendAvailabilityPairedNamespaceOptions
+from twinbus.envelope import queue_path
+from twinbus.errors import TwinbusError
+from twinbus.lab.faults import FaultClient, FaultError
+from twinbus.lab.namespaces import LocalNamespace, NamespaceError
+from twinbus.lab.traffic import Entity, History, Receivers, Senders
+from twinbus.lab.verdict import Verdict, judge
+from twinbus.ledger import Ledger
+from twinbus.paired.events import Diverted, MessagesDiverted, PairingEvent, Restored
+from twinbus.paired.waiting import waiting_ids
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from twinbus.pipeline.syphon import Syphon
+
+# Faults that are not a broker's own.
+KILL, FREEZE, DISABLE = "kill", "freeze", "disable"
+# Shorter names for those that a newcomer would look for.
+ALIASES: Final = {"throttle": "throttling", "gone": "namespace-gone"}
+BACKLOG_QUEUES: Final = 4
+# An outage lasts as long as its share of the messages takes, and no longer than this.
+OUTAGE_S: Final = 120.0
+SETTLE_S: Final = 90.0
+
+
+class DrillError(TwinbusError):
+    """The drill could not be held; the text says what to change."""
+
+
+@dataclass(frozen=True)
+class DrillOptions:
+    """What is rehearsed."""
+
+    messages: int = 600
+    senders: int = 4
+    seed: int = 1
+    faults: tuple[str, ...] = (KILL,)
+    primary: str | None = None
+    secondary: str | None = None
+    primary_port: int = 0
+    secondary_port: int = 0
+    keep: Path | None = None
+    pause_s: float = 0.02
+    certificate: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.primary is None) != (self.secondary is None):
+            raise DrillError("give both --primary and --secondary, or neither for local ones")
+        if self.messages < 8 or self.senders < 1:
+            raise DrillError("a drill needs at least 8 messages and a sender")
+        if self.primary is not None and set(self.faults) - {DISABLE}:
+            raise DrillError(
+                f"namespaces that are not ours cannot be killed or broken; --faults {DISABLE} "
+                "makes the entities of the drill refuse messages for a while"
+            )
+
+
+@dataclass
+class Moment:
+    """Something that happened, and when."""
+
+    at_s: float
+    what: str
+
+
+@dataclass
+class Drill:
+    """Run once. ``phase``, ``history`` and the rest may be looked at meanwhile."""
+
+    options: DrillOptions
+    phase: str = "starting two namespaces"
+    history: History = field(default_factory=History)
+    timeline: list[Moment] = field(default_factory=list)
+    diverted: int = 0
+    syphon: Syphon | None = None
+    tell: Callable[[Moment], None] = lambda moment: None
+    _began: float = field(default_factory=time.monotonic)
+
+    def states(self) -> dict[str, str]:
+        factory = getattr(self, "_factory", None)
+        found = {} if factory is None else factory.entity_states()
+        return {path: state.name.lower() for path, state in sorted(found.items())}
+
+    @property
+    def moved(self) -> int:
+        return 0 if self.syphon is None else self.syphon.progress.snapshot().moved
+
+    # ------------------------------------------------------------ from beginning to end
+
+    async def run(self) -> dict[str, Any]:
+        """The drill; answers what `--json` prints."""
+        async with AsyncExitStack() as stack:
+            folder = self._folder(stack)
+            self._ledger = Ledger(folder / "ledger", flush_interval_s=2)
+            stack.callback(self._ledger.close)
+            spark = asyncio.create_task(asyncio.to_thread(_spark))
+            stack.push_async_callback(_stop_spark, spark)
+            await self._open(stack, folder)
+            await self._rehearse(stack)
+            self._say("Spark is ready" if spark.done() else "waiting for Spark")
+            await self._bring_home(await spark)
+            await self._receive_all()
+            verdict = await self._judge()
+            self._ledger.close()
+            self._enter("making the audit and the bill")
+            reports = await asyncio.to_thread(_reports, spark.result(), folder / "ledger")
+        return self._result(verdict, *reports)
+
+    def _folder(self, stack: AsyncExitStack) -> Path:
+        if self.options.keep is not None:
+            self.options.keep.mkdir(parents=True, exist_ok=True)
+            return self.options.keep
+        made = stack.enter_context(tempfile.TemporaryDirectory(prefix="twinbus-drill-"))
+        return Path(made)
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self._say(phase)
+
+    def _say(self, what: str) -> None:
+        moment = Moment(round(time.monotonic() - self._began, 2), what)
+        self.timeline.append(moment)
+        self.tell(moment)
+
+    # ------------------------------------------------------------ the stage
+
+    async def _open(self, stack: AsyncExitStack, folder: Path) -> None:
+        options = self.options
+        self._local: LocalNamespace | None = None
+        if options.primary is not None and options.secondary is not None:
+            self._primary, self._secondary = options.primary, options.secondary
+            trusted = (options.certificate, options.certificate)
+        else:
+            trusted = await self._start_namespaces(stack, folder)
+        self._entities = _entities(options.seed, ours=options.primary is None)
+        manager = self._manager(stack, self._primary, trusted[0])
+        for entity in self._entities:
+            await asyncio.to_thread(_create, manager, entity)
+            if options.primary is not None:
+                stack.callback(_remove, manager, entity)
+        self._home_manager = manager
+        await self._pair(stack, trusted[1])
+        self._start_traffic(stack)
+
+    async def _start_namespaces(
+        self, stack: AsyncExitStack, folder: Path
+    ) -> tuple[str | None, str | None]:
+        made = (
+            LocalNamespace("primary", folder / "primary", self.options.primary_port),
+            LocalNamespace("secondary", folder / "secondary", self.options.secondary_port),
+        )
+        for namespace in made:
+            stack.push_async_callback(namespace.kill)
+        try:
+            await asyncio.gather(*(namespace.start() for namespace in made))
+        except NamespaceError as error:
+            raise DrillError(str(error)) from error
+        self._local = made[0]
+        self._primary, self._secondary = (each.connection_string for each in made)
+        return made[0].certificate, made[1].certificate
+
+    def _manager(self, stack: AsyncExitStack, text: str, certificate: str | None) -> Any:
+        trust = {} if certificate is None else {"connection_verify": certificate}
+        return stack.enter_context(twinbus.NamespaceManager.from_connection_string(text, **trust))
+
+    async def _pair(self, stack: AsyncExitStack, certificate: str | None) -> None:
+        make = twinbus.aio.MessagingFactory.from_connection_string
+        trust = {} if certificate is None else {"connection_verify": certificate}
+        self._factory = make(self._primary, retry_total=0, ledger=self._ledger)
+        backup = make(self._secondary, retry_total=1, ledger=self._ledger)
+        manager = twinbus.aio.NamespaceManager.from_connection_string(self._secondary, **trust)
+        for each in (manager, backup, self._factory):
+            stack.push_async_callback(each.close)
+        self._factory.add_listener(self._hear)
+        self._name = f"drill-{self.options.seed}"
+        await self._factory.pair_namespace(
+            SendAvailabilityPairedNamespaceOptions(
+                manager,
+                backup,
+                backlog_queue_count=BACKLOG_QUEUES,
+                failover_interval=timedelta(0),
+                ping_primary_interval=timedelta(seconds=1),
+                operation_timeout=timedelta(seconds=10),
+                primary_name=self._name,
+            )
+        )
+
+    def _start_traffic(self, stack: AsyncExitStack) -> None:
+        def client() -> Any:
+            make = twinbus.aio.MessagingFactory.from_connection_string
+            return make(self._primary, retry_total=0, ledger=self._ledger)
+
+        receivers = Receivers(client, self._entities, self.history)
+        receivers.start()
+        stack.push_async_callback(receivers.stop)
+        self._senders = Senders(
+            self._factory, self._entities, self.history, self.options.seed, self.options.senders
+        )
+
+    def _hear(self, event: PairingEvent) -> None:
+        if isinstance(event, MessagesDiverted):
+            self.diverted += event.messages
+        elif isinstance(event, Diverted | Restored):
+            self._say(str(event))
+
+    # ------------------------------------------------------------ the outage
+
+    async def _rehearse(self, stack: AsyncExitStack) -> None:
+        parts = len(self.options.faults)
+        share = self.options.messages // (2 + 2 * parts)
+        await self._phase("all is well", self.options.messages - share * (1 + 2 * parts))
+        for fault in self.options.faults:
+            end = await self._begin(fault)
+            await self._phase(f"{fault}: the primary is out", share * 2)
+            await end()
+        await self._restored()
+        await self._phase("the primary is back", share)
+
+    async def _phase(self, name: str, messages: int) -> None:
+        self._enter(name)
+        await self._senders.send(messages, self.options.pause_s)
+
+    async def _begin(self, fault: str) -> Callable[[], Any]:
+        """Break it; answers how to mend it."""
+        self._say(f"{fault} begins")
+        if fault == DISABLE:
+            await asyncio.to_thread(_set_status, self._home_manager, self._entities, False)
+            return lambda: asyncio.to_thread(_set_status, self._home_manager, self._entities, True)
+        assert self._local is not None
+        if fault == KILL:
+            await self._local.kill()
+            return self._local.start
+        if fault == FREEZE:
+            self._local.freeze()
+            return _as_async(self._local.thaw)
+        return await self._broken(self._local, ALIASES.get(fault, fault))
+
+    async def _broken(self, namespace: LocalNamespace, kind: str) -> Callable[[], Any]:
+        client = FaultClient(namespace.connection_string, namespace.admin)
+        try:
+            made = await asyncio.to_thread(client.start, kind, None, OUTAGE_S)
+        except FaultError as error:
+            known = f"{KILL}, {FREEZE}, {DISABLE}, and those of `twinbus fault kinds`"
+            raise DrillError(f"--faults {kind}: {error} There are {known}.") from error
+        return lambda: asyncio.to_thread(client.clear, made.id)
+
+    async def _restored(self) -> None:
+        """Wait until the pings have found every entity."""
+        self._enter("waiting for the pings")
+        await _until(lambda: not set(self.states().values()) - {"healthy"})
+
+    # ------------------------------------------------------------ home
+
+    async def _bring_home(self, spark: SparkSession) -> None:
+        from twinbus.pipeline.credentials import Secret
+        from twinbus.pipeline.syphon import Syphon, SyphonOptions
+
+        self._enter("the syphon moves the backlog home")
+        queues = tuple(queue_path(self._name, index) for index in range(BACKLOG_QUEUES))
+        options = SyphonOptions(
+            Secret(self._primary), Secret(self._secondary), queues, ledger=self._ledger.where
+        )
+        self.syphon = Syphon(spark, options)
+        empty = await asyncio.to_thread(self.syphon.drain)
+        self._say("the backlog is empty" if empty else "the backlog is not empty")
+
+    async def _receive_all(self) -> None:
+        self._enter("waiting for the receivers")
+        await _until(lambda: not self.history.missing())
+
+    async def _judge(self) -> Verdict:
+        waiting, dead = await asyncio.to_thread(self._look)
+        self._say("the verdict")
+        return judge(self.history.attempts, self.history.receipts, waiting, dead)
+
+    def _look(self) -> tuple[list[str], list[str]]:
+        """What is in the backlog, and what was set aside there."""
+        queues = [queue_path(self._name, index) for index in range(BACKLOG_QUEUES)]
+        waiting: list[str] = []
+        dead: list[str] = []
+        with twinbus.MessagingFactory.from_connection_string(self._secondary) as client:
+            for _, message_id, is_dead in waiting_ids(client, queues):
+                (dead if is_dead else waiting).append(message_id)
+        return waiting, dead
+
+    def _result(
+        self, verdict: Verdict, audit: dict[str, Any], bill: dict[str, Any]
+    ) -> dict[str, Any]:
+        return {
+            "seed": self.options.seed,
+            **verdict.as_json(),
+            "diverted": self.diverted,
+            "moved": self.moved,
+            "refused": self.history.refused,
+            "timeline": [{"at_s": each.at_s, "what": each.what} for each in self.timeline],
+            "took_s": round(time.monotonic() - self._began, 1),
+            "audit": audit,
+            "bill": bill,
+        }
+
+
+# ---------------------------------------------------------------- entities
+
+
+def _entities(seed: int, *, ours: bool) -> tuple[Entity, ...]:
+    """Two queues, a session queue and a topic; on namespaces that are not ours, under a name that
+    cannot be anybody else's."""
+    prefix = "" if ours else f"twinbus-drill-{seed}-{random.randrange(1 << 32):x}-"  # noqa: S311
+    sessions = tuple(f"visit-{number}" for number in range(4))
+    return (
+        Entity(f"{prefix}orders"),
+        Entity(f"{prefix}payments"),
+        Entity(f"{prefix}visits", sessions=sessions),
+        Entity(f"{prefix}news", subscription="readers"),
+    )
+
+
+def _create(manager: Any, entity: Entity) -> None:
+    settings: dict[str, Any] = {"requires_duplicate_detection": True}
+    try:
+        with suppress(ResourceExistsError):
+            if entity.subscription is None:
+                manager.create_queue(
+                    entity.path, requires_session=bool(entity.sessions), **settings
+                )
+            else:
+                manager.create_topic(entity.path, **settings)
+                manager.create_subscription(entity.path, entity.subscription)
+    except AzureError as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DrillError(
+            f"could not create '{entity.path}' on the primary: {line}. The key needs the Manage "
+            "claim, and the namespace must be reachable"
+        ) from error
+
+
+def _remove(manager: Any, entity: Entity) -> None:
+    with suppress(ResourceNotFoundError):
+        if entity.subscription is None:
+            manager.delete_queue(entity.path)
+        else:
+            manager.delete_topic(entity.path)
+
+
+def _set_status(manager: Any, entities: Sequence[Entity], active: bool) -> None:
+    status = EntityStatus.ACTIVE if active else EntityStatus.SEND_DISABLED
+    for entity in entities:
+        if entity.subscription is None:
+            queue = manager.get_queue(entity.path)
+            queue.status = status
+            manager.update_queue(queue)
+        else:
+            topic = manager.get_topic(entity.path)
+            topic.status = status
+            manager.update_topic(topic)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """Wait for it, but not for ever: if it does not come true, the verdict will say so."""
+    ends = time.monotonic() + SETTLE_S
+    while not condition():
+        if time.monotonic() > ends:
+            return
+        await asyncio.sleep(0.1)
+
+
+def _as_async(act: Callable[[], None]) -> Callable[[], Any]:
+    async def acted() -> None:
+        act()
+
+    return acted
+
+
+# ---------------------------------------------------------------- Spark
+
+
+def _spark() -> SparkSession:
+    from twinbus.pipeline.engine import spark_session
+    from twinbus.pipeline.syphon import SETTINGS
+
+    return spark_session("twinbus drill", conf=SETTINGS, short_run=True)
+
+
+async def _stop_spark(starting: asyncio.Task[SparkSession]) -> None:
+    """Whatever became of the drill, no Java is left."""
+    with suppress(Exception):
+        spark = await starting
+        await asyncio.to_thread(spark.stop)
+
+
+def _reports(spark: SparkSession, ledger: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The audit and the bill of the drill's own ledger."""
+    from twinbus.pipeline.audit import as_dict as audit_dict
+    from twinbus.pipeline.audit import make_audit
+    from twinbus.pipeline.cost import as_dict as bill_dict
+    from twinbus.pipeline.cost import make_bill
+    from twinbus.pipeline.prices import read_tier
+    from twinbus.pipeline.tables import find
+
+    found = find(spark, str(ledger))
+    audit = audit_dict(make_audit(spark, found))
+    bill = make_bill(spark, found, read_tier("standard"))
+    return audit, bill_dict(bill, bill.lines.toArrow())
