@@ -225,10 +225,15 @@ class SyphonProcess:
     def wait(self, within_s: float = 120) -> int:
         return self.process.wait(within_s)
 
-    def interrupt(self, number: signal.Signals = signal.SIGINT) -> int:
+    def interrupt(self) -> int:
         """What Ctrl-C does: everyone in the group hears it."""
         self.relatives()
-        os.killpg(self.process.pid, number)
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.wait(60)
+
+    def terminate(self) -> int:
+        self.relatives()
+        self.process.terminate()
         return self.wait(60)
 
     def kill(self) -> None:
