@@ -28,7 +28,7 @@ from twinbus.pipeline.carrier import in_transfers
 from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.links import Links
 
-START_S = 100.0
+START_S = 150.0
 LIMIT = 262_144
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))
 T = TypeVar("T")
@@ -222,7 +222,7 @@ class SyphonProcess:
 
     # ------------------------------------------------------------ its end
 
-    def wait(self, within_s: float = 120) -> int:
+    def wait(self, within_s: float = 200) -> int:
         return self.process.wait(within_s)
 
     def interrupt(self) -> int:
@@ -256,7 +256,7 @@ class SyphonProcess:
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    return any("pyspark.daemon" in word for word in process.cmdline())
+    return any(word.endswith(".daemon") for word in process.cmdline())
 
 
 def names(prefix: str, count: int) -> list[str]:

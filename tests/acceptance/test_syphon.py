@@ -34,7 +34,7 @@ from twinbus.amqp.message import Message
 from twinbus.amqp.types import Symbol, Timestamp, encode_list, encode_map
 
 # One syphon serves these tests, in one worker, in this order.
-pytestmark = [pytest.mark.xdist_group("syphon"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("syphon"), pytest.mark.timeout(420)]
 
 LONG_POLL_S = 2
 HOME: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from tests.syphons import Namespaces, SyphonProcess, backlog_queues, names, unti
 import twinbus
 from twinbus.pipeline.java import find_java
 
-pytestmark = [pytest.mark.xdist_group("syphon-cluster"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("syphon-cluster"), pytest.mark.timeout(420)]
 
 SPARK = Path(pyspark.__file__).parent
 HOME: dict[str, dict[str, Any]] = {
@@ -117,12 +117,12 @@ def test_an_executor_killed_in_mid_drain_on_a_cluster_loses_nothing(
         monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         arguments = ("--master", cluster.master, "--once", "--rate", str(RATE), "--json")
         syphon = SyphonProcess(namespaces, *arguments)
-        until(lambda: len(namespaces.home_ids("orders")), lambda home: home > 0, 120)
+        until(lambda: len(namespaces.home_ids("orders")), lambda home: home > 0, 200)
         executors = cluster.executors()
         assert len(executors) == 2
         executors[0].kill()
         assert len(namespaces.home_ids("orders")) < COUNT, "it was killed in the middle"
-        assert syphon.wait(150) == 0, syphon.log
+        assert syphon.wait(180) == 0, syphon.log
         assert '"empty": true' in syphon.out
         assert namespaces.left() == 0
         found = namespaces.home_ids("orders")

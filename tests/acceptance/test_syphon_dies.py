@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.syphons import Namespaces, SyphonProcess, backlog_queues, names, until
 
-pytestmark = [pytest.mark.xdist_group("syphon-dies"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("syphon-dies"), pytest.mark.timeout(420)]
 
 # A destination that detects duplicates, so that what is home is home once. Locks as short as they
 # can be, so that what a dead one held is free again soon.
