@@ -78,6 +78,15 @@ class BrokerProcess:
         self.process.kill()
         self._gone()
 
+    def suspend(self) -> None:
+        """It says nothing until it is resumed."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
     def stop(self) -> int:
         """Ctrl-C."""
         assert self.process is not None

@@ -28,7 +28,7 @@ from twinbus.pipeline.carrier import in_transfers
 from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.links import Links
 
-START_S = 100.0
+START_S = 150.0
 LIMIT = 262_144
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))
 T = TypeVar("T")
@@ -222,13 +222,18 @@ class SyphonProcess:
 
     # ------------------------------------------------------------ its end
 
-    def wait(self, within_s: float = 120) -> int:
+    def wait(self, within_s: float = 200) -> int:
         return self.process.wait(within_s)
 
-    def interrupt(self, number: signal.Signals = signal.SIGINT) -> int:
+    def interrupt(self) -> int:
         """What Ctrl-C does: everyone in the group hears it."""
         self.relatives()
-        os.killpg(self.process.pid, number)
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.wait(60)
+
+    def terminate(self) -> int:
+        self.relatives()
+        self.process.terminate()
         return self.wait(60)
 
     def kill(self) -> None:
@@ -251,7 +256,7 @@ class SyphonProcess:
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    return any("pyspark.daemon" in word for word in process.cmdline())
+    return any(word.endswith(".daemon") for word in process.cmdline())
 
 
 def names(prefix: str, count: int) -> list[str]:

@@ -28,6 +28,8 @@ RENEW_AT: Final = 1 / 3
 PARTS_MS: Final = 600_000
 # What is sent at once must be settled within its locks.
 MOST_AT_ONCE: Final = 500
+# Service Bus takes so many messages in a batch.
+MOST_IN_TRANSFER: Final = 4_500
 
 # What a batch takes besides its messages, and what each takes besides itself; generous.
 BATCH_OVERHEAD: Final = 1024
@@ -274,7 +276,10 @@ class Carrier:
             return []
         limit = self._post.limit(destination)
         sizes = [len(parcel.message) for parcel in parcels]
-        return [parcels[part] for part in in_transfers(sizes, limit)]
+        pace = self._pace(destination)
+        # No more at once than a second's worth, or a slow pace would be a flood and a long silence.
+        most = MOST_AT_ONCE if pace is None else max(1, int(pace))
+        return [parcels[part] for part in in_transfers(sizes, limit, most)]
 
     def _stop(self, destination: str, parcels: list[Parcel], error: Exception) -> None:
         """Nothing more to this destination in this round."""
@@ -292,10 +297,14 @@ class Carrier:
 
     def _keep_pace(self, destination: str, messages: int) -> None:
         """Sleep as long as what was sent should have taken."""
+        pace = self._pace(destination)
+        if pace is not None:
+            self._post.sleep(messages / pace)
+
+    def _pace(self, destination: str) -> float | None:
+        """Messages a second."""
         paces = (self._orders.pace, self._orders.paces.get(destination))
-        slowest = min((pace for pace in paces if pace is not None), default=None)
-        if slowest is not None:
-            self._post.sleep(messages / slowest)
+        return min((pace for pace in paces if pace is not None), default=None)
 
     # ------------------------------------------------------------ what does not go home
 
@@ -356,12 +365,12 @@ class Carrier:
         tally.until_ms = max(tally.until_ms, parcel.locked_until_ms)
 
 
-def in_transfers(sizes: Sequence[int], limit: int) -> Iterator[slice]:
+def in_transfers(sizes: Sequence[int], limit: int, most: int = MOST_IN_TRANSFER) -> Iterator[slice]:
     """Consecutive messages of these sizes, in slices that each fit into one transfer."""
     start, size = 0, BATCH_OVERHEAD
     for index, one in enumerate(sizes):
         needed = one + ITEM_OVERHEAD
-        if index > start and size + needed > limit:
+        if index > start and (size + needed > limit or index - start >= most):
             yield slice(start, index)
             start, size = index, BATCH_OVERHEAD
         size += needed

@@ -56,7 +56,7 @@ BATCH_S: Final = 20.0
 # latestOffset says "nothing yet" this often, so that a query can be stopped while it waits.
 SLICE_S: Final = 2.0
 # With trigger(availableNow=True): a queue that is silent for this long is empty.
-SILENCE_S: Final = 0.5
+SILENCE_S: Final = 1.0
 
 
 class OptionError(TwinbusError):

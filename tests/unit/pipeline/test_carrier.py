@@ -181,6 +181,15 @@ def test_a_slow_pace_does_not_cost_locks() -> None:
     assert outcomes(carry(backlog, Orders(pace=0.1))) == {Outcome.MOVED: 12}
 
 
+def test_a_pace_is_kept_every_second() -> None:
+    backlog = filled(*["a"] * 25)
+    sent: list[tuple[int, int]] = []
+    began = backlog.now
+    backlog.on_send = lambda destination, ids: sent.append((backlog.now - began, len(ids)))
+    carry(backlog, Orders(pace=10))
+    assert sent == [(0, 10), (1000, 10), (2000, 5)]
+
+
 def test_a_queue_of_which_one_lost_its_lock_stays_behind_in_order() -> None:
     backlog = filled("a", "a", "a")
     rows = backlog.take(Q, 3)

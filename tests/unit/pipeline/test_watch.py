@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 import pytest
@@ -84,6 +85,20 @@ def test_the_one_that_rings_is_awake_at_once_and_the_other_stays_asked(
     watch.wait(0)
     assert [phone.watches for phone in phones] == [1, 2]
     assert [phone.let for phone in phones] == [0, 1]
+
+
+def test_the_time_to_wait_begins_when_all_have_been_asked(phones: list[Phone]) -> None:
+    """Opening a link may take longer than somebody wants to wait for a message."""
+    watch = Watch(lines(phones))
+    opened = phones[0].watch
+
+    def slowly() -> None:
+        time.sleep(0.2)
+        opened()
+        threading.Timer(0.05, phones[0].ring).start()
+
+    phones[0].watch = slowly  # type: ignore[method-assign]
+    assert watch.wait(0.15) == ["0"]
 
 
 def test_a_long_poll_ends_and_is_begun_again(phones: list[Phone]) -> None:

@@ -1,0 +1,161 @@
+"""The syphon on a cluster of processes, from the pip package; and under spark-submit."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyspark
+import pytest
+from tests.syphons import Namespaces, SyphonProcess, backlog_queues, names, until
+
+import twinbus
+from twinbus.pipeline.java import find_java
+
+pytestmark = [pytest.mark.xdist_group("syphon-cluster"), pytest.mark.timeout(420)]
+
+SPARK = Path(pyspark.__file__).parent
+HOME: dict[str, dict[str, Any]] = {
+    "orders": {"requires_duplicate_detection": True},
+    "submitted": {"requires_duplicate_detection": True},
+}
+RATE, COUNT = 30, 300
+
+
+class Cluster:
+    """A standalone master and two workers, of one core each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.environment = {
+            **os.environ,
+            "JAVA_HOME": str(find_java().home),
+            "SPARK_HOME": str(SPARK),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        self.master = ""
+
+    def start(self) -> Cluster:
+        port = free_port()
+        log = self._start("master.Master", "--port", str(port), "--webui-port", "0")
+        until(log.read_text, lambda text: "New state: ALIVE" in text, 60)
+        self.master = f"spark://127.0.0.1:{port}"
+        room = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
+        logs = [
+            self._start("worker.Worker", *room, "--work-dir", str(self.folder / name), self.master)
+            for name in ("one", "two")
+        ]
+        for each in logs:
+            until(each.read_text, lambda text: "Successfully registered" in text, 60)
+        return self
+
+    def _start(self, kind: str, *arguments: str) -> Path:
+        log = self.folder / f"{len(self.processes)}.log"
+        command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+        with log.open("wb") as file:
+            self.processes.append(
+                subprocess.Popen(
+                    [*command, "--host", "127.0.0.1", *arguments],
+                    env=self.environment,
+                    stdout=file,
+                    stderr=file,
+                )
+            )
+        return log
+
+    def executors(self) -> list[psutil.Process]:
+        return [
+            child
+            for worker in self.processes[1:]
+            for child in psutil.Process(worker.pid).children(recursive=True)
+            if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline())
+        ]
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            children = psutil.Process(process.pid).children(recursive=True)
+            process.terminate()
+            process.wait(30)
+            for child in children:
+                if child.is_running():
+                    child.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        port: int = made.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]:
+    backlog = backlog_queues(2, lock_duration="PT5S")
+    made = Namespaces(tmp_path_factory.mktemp("cluster"), HOME, backlog)
+    yield made.start()
+    made.close()
+
+
+def test_an_executor_killed_in_mid_drain_on_a_cluster_loses_nothing(
+    namespaces: Namespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for queue in (0, 1):
+        namespaces.divert_ids("orders", names(str(queue), COUNT // 2), queue)
+    cluster = Cluster(tmp_path)
+    syphon = None
+    try:
+        cluster.start()
+        monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        arguments = ("--master", cluster.master, "--once", "--rate", str(RATE), "--json")
+        syphon = SyphonProcess(namespaces, *arguments)
+        until(lambda: len(namespaces.home_ids("orders")), lambda home: home > 0, 200)
+        executors = cluster.executors()
+        assert len(executors) == 2
+        executors[0].kill()
+        assert len(namespaces.home_ids("orders")) < COUNT, "it was killed in the middle"
+        assert syphon.wait(180) == 0, syphon.log
+        assert '"empty": true' in syphon.out
+        assert namespaces.left() == 0
+        found = namespaces.home_ids("orders")
+        assert sorted(found) == sorted(names("0", COUNT // 2) + names("1", COUNT // 2))
+    finally:
+        if syphon is not None:
+            syphon.close()
+        cluster.close()
+
+
+def test_spark_submit_runs_the_package_itself(namespaces: Namespaces) -> None:
+    namespaces.divert_ids("submitted", names("s", 20))
+    main = Path(twinbus.__file__).parent / "__main__.py"
+    settings = ("spark.driver.bindAddress=127.0.0.1", "spark.ui.enabled=false")
+    done = subprocess.run(
+        [
+            *(str(SPARK / "bin" / "spark-submit"), "--master", "local[2,4]"),
+            *(word for setting in settings for word in ("--conf", setting)),
+            *(str(main), "syphon", "--once"),
+        ],
+        env={
+            **namespaces.environment,
+            "JAVA_HOME": str(find_java().home),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "20 messages went home" in done.stdout
+    assert namespaces.home_ids("submitted") == names("s", 20)
+    for broker in (namespaces.primary, namespaces.secondary):
+        key = re.findall(r"SharedAccessKey=([^;]+)", broker.connection_string)[0]
+        assert key not in done.stdout + done.stderr
