@@ -25,9 +25,9 @@ lint: setup
 	$(BIN)/lint-imports
 
 # The SDK sleeps most of the time, so more workers than cores make the tests faster. All tests that
-# need Spark go to one worker, which starts it once.
+# need Spark go to one worker (tests/conftest.py), which starts it once.
 unit: setup
-	$(BIN)/pytest --numprocesses 6 --dist loadgroup
+	$(BIN)/pytest --numprocesses 6
 
 bench-broker: setup
 	$(BIN)/python -m bench.broker $(FIGURES)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
-from os import urandom
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,12 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.management import ServiceBusAdministrationClient
-from tests.brokers import KEY, BrokerProcess
+from tests.brokers import BrokerProcess
 from tests.pairs import Pair, certificate
-from typer.testing import CliRunner
 
 from twinbus import PairingError
-from twinbus.cli import app
 from twinbus.ledger import Ledger
 from twinbus.paired.failover import State
 
@@ -185,29 +180,3 @@ async def test_a_ledger_that_cannot_be_written_fails_no_send(pair: Pair, tmp_pat
 async def test_a_ledger_nowhere_is_refused(pair: Pair) -> None:
     with pytest.raises(PairingError, match="where is the ledger"):
         await pair.open(factory={"ledger": ""})
-
-
-async def test_what_waits_in_the_backlog_is_peeked_by_the_audit_parts_and_all(
-    spark: object, brokers: tuple[BrokerProcess, BrokerProcess], tmp_path: Path
-) -> None:
-    pair = await Pair("asyncio", *brokers).open(
-        factory={"ledger": tmp_path}, primary_name=f"audited-{uuid4().hex[:8]}"
-    )
-    whole = ServiceBusMessage(urandom(261_000), message_id="in parts")
-    async with pair.sender(f"missing-{uuid4().hex[:8]}") as sender:
-        await sender.send_messages(ServiceBusMessage("a", message_id="small"))
-        await sender.send_messages(whole)
-    await pair.close()
-    secret = pair.secondary.connection_string
-    arguments = ["audit", "--ledger", str(tmp_path), "--json"]
-    peeking = ["--peek", secret, "--certificate", certificate(pair.secondary)]
-    done = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, *peeking])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.output)
-    assert (found["accepted"], found["waiting"], found["lost"]) == (2, 2, 0)
-    assert KEY not in done.output
-    (still_out,) = found["outages"]
-    assert still_out["ended"] is None
-    unpeeked = await asyncio.to_thread(CliRunner().invoke, app, arguments)
-    assert unpeeked.exit_code == 1
-    assert json.loads(unpeeked.output)["lost"] == 2
