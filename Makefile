@@ -27,9 +27,9 @@ lint: setup
 	$(BIN)/lint-imports
 
 # The SDK sleeps most of the time, so more workers than cores make the tests faster. All tests that
-# need Spark go to one worker, which starts it once.
+# need Spark go to one worker (tests/conftest.py), which starts it once.
 unit: setup
-	$(BIN)/pytest --numprocesses 6 --dist loadgroup
+	$(BIN)/pytest --numprocesses 6
 
 # A whole outage rehearsed, nothing lost, proved: about a minute.
 drill: setup

@@ -51,8 +51,7 @@ SINGLES, LISTS = 200, 20
 COMMON = f"""
   timestamp_seconds(1793491200 + (id % {DAYS}) * 86400 + id % 86399) at,
   concat('client-', id % 20) client, true ok, 1L count, 900L bytes, 1L units,
-  concat('queue-', id % {ENTITIES}) entity,
-  date_format(date_add(date'2026-11-01', int(id % {DAYS})), 'yyyy-MM-dd') day
+  concat('queue-', id % {ENTITIES}) entity
 """
 TRAFFIC = f"""
   SELECT {COMMON}, array(concat(hex(xxhash64(id)), '-', hex(id))) message_ids,
@@ -73,15 +72,12 @@ DELIVERIES = """
 
 
 def write(spark: SparkSession, folder: Path, rows: int, query: str) -> None:
-    """A ledger of so many records."""
+    """A ledger of so many records, a day at a time: every DAYS-th row is of the same day."""
     folder.mkdir(parents=True)
     (folder / MARKER).write_text(json.dumps({"format": FORMAT}))
-    spark.range(rows).createOrReplaceTempView("rows")
-    chosen = spark.sql(query).repartition(DAYS * 2, "day")
-    most = max(1, rows // DAYS // FILES_A_DAY)
-    chosen.write.mode("append").option("maxRecordsPerFile", most).partitionBy("day").parquet(
-        str(folder)
-    )
+    for day in range(DAYS):
+        spark.range(day, rows, DAYS, FILES_A_DAY).createOrReplaceTempView("rows")
+        spark.sql(query).write.parquet(str(folder / f"day=2026-11-{day + 1:02d}"))
 
 
 def timed(act: Callable[[], Any]) -> tuple[float, Any]:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pyspark
-import pytest
 from tests.unit.pipeline.ledgers import Book
 
 import twinbus
@@ -19,7 +18,6 @@ SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 MAIN = Path(twinbus.__file__).with_name("__main__.py")
 
 
-@pytest.mark.xdist_group("spark")
 def test_the_bill_runs_under_spark_submit_with_the_submitters_settings(tmp_path: Path) -> None:
     with Book(tmp_path / "ledger") as book:
         book.send("11-18 08:00", "a", "b", "c")

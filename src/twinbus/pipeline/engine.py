@@ -82,14 +82,15 @@ def spark_session(
     ``log`` is the file for what Java says; without one it is gone when the process ends.
     """
     try:
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise EngineError(
             f"this needs Spark ({error.name} is missing): pip install 'twinbus[syphon]'"
         ) from error
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        return running
+    # Not getActiveSession(), which knows only those of the thread that asks.
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
     if is_submitted():
         return _submitted(app_name, conf or {})
     master = master or local_master()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -29,8 +30,10 @@ def test_the_session_is_local_bound_to_loopback_and_retries(spark: SparkSession)
     assert context.getConf().get("spark.speculation") == "false"
 
 
-def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:
+def test_a_session_that_is_there_is_used_by_every_thread(spark: SparkSession) -> None:
     assert spark_session("another") is spark
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(spark_session, "another").result() is spark
 
 
 def test_python_workers_run_the_same_python(spark: SparkSession) -> None:

@@ -1,0 +1,45 @@
+"""The audit of a real pair, with a look into its real backlog."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from os import urandom
+from pathlib import Path
+from uuid import uuid4
+
+from azure.servicebus import ServiceBusMessage
+from pyspark.sql import SparkSession
+from tests.brokers import KEY
+from tests.pairs import Pair, certificate, two_brokers
+from typer.testing import CliRunner
+
+from twinbus.cli import app
+
+
+async def test_what_waits_in_the_backlog_is_peeked_by_the_audit_parts_and_all(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "ledger"
+    async with two_brokers(tmp_path, {}) as brokers:
+        pair = await Pair("asyncio", *brokers).open(
+            factory={"ledger": ledger}, primary_name=f"audited-{uuid4().hex[:8]}"
+        )
+        whole = ServiceBusMessage(urandom(261_000), message_id="in parts")
+        async with pair.sender(f"missing-{uuid4().hex[:8]}") as sender:
+            await sender.send_messages(ServiceBusMessage("a", message_id="small"))
+            await sender.send_messages(whole)
+        await pair.close()
+        secret = pair.secondary.connection_string
+        arguments = ["audit", "--ledger", str(ledger), "--json"]
+        peeking = ["--peek", secret, "--certificate", certificate(pair.secondary)]
+        done = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, *peeking])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.output)
+        assert (found["accepted"], found["waiting"], found["lost"]) == (2, 2, 0)
+        assert KEY not in done.output
+        (still_out,) = found["outages"]
+        assert still_out["ended"] is None
+        unpeeked = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        assert unpeeked.exit_code == 1
+        assert json.loads(unpeeked.output)["lost"] == 2
