@@ -132,7 +132,7 @@ def test_every_amqp_type_comes_home_as_it_was_sent(
     packed, expected = [], []
     for message in many:
         wrapped = envelope.pack(message, "types")
-        sections = envelope._split(message)
+        sections = envelope.split(message)
         annotations = envelope._map(sections.get(0x72))
         if any("scheduled" in str(key) or "x-opt" in str(key) for key in annotations):
             continue

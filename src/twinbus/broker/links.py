@@ -123,6 +123,8 @@ class Receiver:
             return  # receive-and-delete: the receiver left while its message was being deleted
         self.link.send(payload(entry, locked_until_ms), token, self.deletes)
         self._tally.messages_out += 1
+        if self.deletes:
+            self.finish_drain()  # which had to wait for what was being deleted
         self.client.touch()
 
     def lose(self, error: QueueError) -> None:
