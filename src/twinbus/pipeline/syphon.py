@@ -117,6 +117,7 @@ class Syphon:
         self._query: StreamingQuery | None = None
         self._stopping = threading.Event()
         self._busy = threading.Lock()
+        self._first: int | None = None
         self._moved_at = time.monotonic()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._looked_at = time.monotonic()
@@ -254,6 +255,8 @@ class Syphon:
     def _round(self, rows: DataFrame, batch: int) -> None:
         if self._stopping.is_set():
             return
+        if self._first is None:
+            self._first = batch  # patience begins when Spark is ready, which may take its time
         with self._busy:
             self._stopping.wait(self._destinations.wait_s(time.time()))
             began = time.monotonic()
@@ -271,7 +274,7 @@ class Syphon:
             if time.monotonic() - self._looked_at > COUNT_S:
                 self._looked_at = time.monotonic()
                 self._count(self._round_links)
-        if any(each.outcome not in LEFT for each in tallies):
+        if batch == self._first or any(each.outcome not in LEFT for each in tallies):
             self._moved_at = time.monotonic()
         elif tallies and not self._destinations.goes_on(tallies):
             self._pause()
