@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup test lint unit lock bench-broker bench-paired bench-syphon generate interop clean
+.PHONY: setup test lint unit sim lock bench-broker bench-paired bench-syphon generate interop clean
 
 setup: $(STAMP)
 
@@ -29,6 +29,10 @@ lint: setup
 # need Spark go to one worker, which starts it once.
 unit: setup
 	$(BIN)/pytest --numprocesses 6 --dist loadgroup
+
+# Ten thousand seeds of the simulator; the tests run five hundred.
+sim: setup
+	$(BIN)/twinbus sim --seeds 10000 --workers 2
 
 bench-broker: setup
 	$(BIN)/python -m bench.broker $(FIGURES)

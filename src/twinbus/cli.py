@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, fault, pair, proxy, syphon
+from twinbus.commands import broker, fault, pair, proxy, sim, syphon
 
 app = typer.Typer(
     name="twinbus",
@@ -30,6 +30,7 @@ app.add_typer(backlog, name="backlog")
 
 app.add_typer(fault.app)
 app.command()(proxy.proxy)
+app.command()(sim.sim)
 
 
 def main() -> None:
