@@ -33,6 +33,7 @@ from twinbus.lab.simulation.clock import START_MS, Clock
 # otherwise seldom: nothing else is waited for that closely, and an idle look costs two queries.
 TICK_MS = 250
 IDLE_TICK_MS = 5_000
+COMMIT_MS = (1, 40)
 Answer = Callable[[Any], None]
 
 
@@ -153,6 +154,7 @@ class Node:
         self._notes = notes
         self._kind = kind
         self._life = 0
+        self._is_doomed = False
         self._writing: Batch | None = None
         self._waiting: list[Answer] = []
         self._boot()
@@ -190,7 +192,12 @@ class Node:
         for answer in cut:
             answer(ConnectionResetError(f"{self.name} closed the connection"))
 
+    def crash_writing(self) -> None:
+        """Crash as soon as a batch is on its way to the disk: that is when it matters."""
+        self._is_doomed = True
+
     def restart(self) -> None:
+        self._is_doomed = False
         if self.is_up:
             return
         self._notes.tell(self.name, "restarts")
@@ -229,7 +236,10 @@ class Node:
 
     def _write(self) -> None:
         self._writing = batch = self.disk.take_batch()
-        self._later(self._rng.randint(1, 40), lambda: self._commit(batch))
+        takes_ms = self._rng.randint(*COMMIT_MS)
+        if self._is_doomed:
+            self._later(self._rng.randint(0, takes_ms - 1), self.crash)
+        self._later(takes_ms, lambda: self._commit(batch))
 
     def _commit(self, batch: Batch) -> None:
         error: StoreError | None = None

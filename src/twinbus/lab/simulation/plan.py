@@ -13,6 +13,10 @@ from twinbus.lab.simulation.topology import DESTINATIONS, PRIMARY
 TROUBLE_MS: Final = 45_000
 HEALED_MS: Final = 110_000
 
+# A large message goes through a small limit in several parts.
+LARGE: Final = 3_000
+SMALL: Final = 3_100
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -79,7 +83,7 @@ def plan_of(rng: random.Random) -> Plan:
         queues=queues,
         interval_s=rng.choice((0.0, 0.0, 2.0, 10.0)),
         ping_ms=rng.choice((3_000, 8_000, 15_000)),
-        limit=rng.choice((262_144, 262_144, 262_144, 2_248)),
+        limit=rng.choice((262_144, 262_144, 262_144, SMALL)),
         senders=rng.randint(2, 4),
         applications=rng.randint(1, 2),
         letters=rng.randint(4, 12),
@@ -90,8 +94,8 @@ def plan_of(rng: random.Random) -> Plan:
         workers=rng.choice((1, 2)),
         deducts=rng.random() < 0.2,
         skews_ms=(rng.randint(-skew, skew), rng.randint(-skew, skew), rng.randint(-skew, skew)),
-        crashes=0.0 if orderly else rng.choice((0.0, 0.2)),
-        stalls=0.0 if orderly else rng.choice((0.0, 0.0, 0.1)),
+        crashes=0.0 if orderly else rng.choice((0.0, 0.3)),
+        stalls=0.0 if orderly else rng.choice((0.0, 0.0, 0.3)),
         faults=tuple(_fault(rng, queues, orderly) for _ in range(rng.randint(2, 7))),
     )
 

@@ -53,7 +53,7 @@ from twinbus.lab.simulation.history import History
 from twinbus.lab.simulation.letter import Letter
 from twinbus.lab.simulation.network import Network, Weather
 from twinbus.lab.simulation.node import Node
-from twinbus.lab.simulation.plan import HEALED_MS, Fault, plan_of
+from twinbus.lab.simulation.plan import HEALED_MS, LARGE, Fault, plan_of
 from twinbus.lab.simulation.plant import PARTS, Plant
 from twinbus.lab.simulation.receiver import Receiver
 from twinbus.lab.simulation.syphon import Line, Syphon
@@ -256,7 +256,7 @@ class World:
             ttl_ms=rng.choice((None, None, 86_400_000)),
             due_ms=self.clock.now + 20_000 if rng.random() < 0.03 else None,
             colour=rng.choice(("red", "green")),
-            body=rng.randbytes(rng.choice((10, 10, 10, 700))),
+            body=rng.randbytes(rng.choice((10, 10, 10, LARGE))),
         )
         self.history.written(letter)
         return letter
@@ -324,7 +324,8 @@ class World:
     def _break(self, node: Node, what: str, target: str) -> Callable[[], None]:
         """Answers what puts it right again."""
         if what == "crash":
-            node.crash()
+            crash = self._rng.choice((node.crash, node.crash_writing))
+            crash()
             return node.restart
         if what == "commits-fail":
             node.commits_fail = 0.5
