@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -70,7 +71,8 @@ def _run_all(
     if workers == 1:
         yield from (run_chunk(chunk, plant) for chunk in chunks)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    # Spawned, not forked: the bar above has a thread, and a fork would take its locks along.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         futures: list[Future[tuple[dict[str, float], list[Report]]]] = [
             pool.submit(run_chunk, chunk, plant) for chunk in chunks
         ]

@@ -95,6 +95,22 @@ def test_the_command_says_how_many_held() -> None:
     assert (told["seeds"], told["failed"], told["failures"]) == (3, 0, [])
 
 
+def test_two_processes_come_to_the_same_as_one() -> None:
+    def totals(workers: str) -> dict[str, object]:
+        arguments = ["sim", "--from", "10", "--seeds", "30", "--workers", workers, "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "twinbus", *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told: dict[str, object] = json.loads(done.stdout)
+        del told["seconds"]
+        return told
+
+    assert totals("2") == totals("1")
+
+
 def test_the_command_names_the_seed_that_failed_and_how_to_replay_it() -> None:
     arguments = ["sim", "--seeds", "30", "--workers", "1", "--plant", "settle-before-send"]
     result = CliRunner().invoke(app, arguments)
