@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup drill test lint unit lock bench-broker bench-paired bench-syphon bench-ledger generate \
+.PHONY: setup drill test lint unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate \
 	interop clean
 
 setup: $(STAMP)
@@ -34,6 +34,10 @@ unit: setup
 # A whole outage rehearsed, nothing lost, proved: about a minute.
 drill: setup
 	$(BIN)/twinbus drill $(DRILL)
+
+# Ten thousand seeds of the simulator; the tests run five hundred.
+sim: setup
+	$(BIN)/twinbus sim --seeds 10000 --workers 2
 
 bench-broker: setup
 	$(BIN)/python -m bench.broker $(FIGURES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, drill, fault, pair, proxy, report, syphon
+from twinbus.commands import broker, drill, fault, pair, proxy, report, sim, syphon
 
 app = typer.Typer(
     name="twinbus",
@@ -31,6 +31,7 @@ app.add_typer(backlog, name="backlog")
 app.command()(drill.drill)
 app.add_typer(fault.app)
 app.command()(proxy.proxy)
+app.command()(sim.sim)
 
 app.command()(report.cost)
 app.command()(report.audit)

@@ -137,7 +137,7 @@ class Destinations:
         """Take in what a round came to."""
         tallies = list(tallies)
         self._goes_on = self.goes_on(tallies)
-        for name in {each.destination for each in tallies}:
+        for name in dict.fromkeys(each.destination for each in tallies):
             mine = [each for each in tallies if each.destination == name]
             self._learn(name, mine, now, took_s)
         self._hold(tallies, now)

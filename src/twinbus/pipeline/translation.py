@@ -26,7 +26,11 @@ BACKLOG_COLUMNS: Final = (
 
 def homeward(backlog: DataFrame, time_to_live: TimeToLive = "whole") -> DataFrame:
     """One row a backlog message, with what its aliases say."""
-    waited_ms = _milliseconds("received_time") - _milliseconds("enqueued_time")
+    # By two clocks, ours and the broker's: it cannot have waited less than no time, and must not
+    # live the longer for it.
+    waited_ms = f.greatest(
+        f.lit(0), _milliseconds("received_time") - _milliseconds("enqueued_time")
+    )
     lives_ms = _alias(envelope.TIME_TO_LIVE).try_cast("bigint")
     left_ms = lives_ms - waited_ms
     deducts = time_to_live == "remaining"

@@ -1,0 +1,146 @@
+"""`twinbus sim`: the simulator, many seeds at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twinbus.commands.terminal import DOES_NOT_WORK, Json, print_json, refuse
+
+if TYPE_CHECKING:
+    from twinbus.lab.simulation import Report
+
+# How many seeds a worker takes at a time, and how much of a failure's trace is shown.
+CHUNK = 25
+TAIL = 60
+# The first failures say as much as all.
+MOST_FAILURES = 20
+
+
+def sim(
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many.")] = 1_000,
+    first: Annotated[int, typer.Option("--from", min=0, help="The first of them.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Replay this one, and show its trace.")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 2,
+    plant: Annotated[
+        str, typer.Option("--plant", help="A bug to plant, to see that it is caught.")
+    ] = "none",
+    json: Json = False,
+) -> None:
+    """Run the real failover, envelope, queues and syphon on a virtual clock, with faults.
+
+    A seed is a run. One that breaks a promise is printed, and --seed replays it exactly.
+    Needs twinbus[broker]. Exit code 1: a promise was broken.
+    """
+    from twinbus.lab.simulation import Plant, run
+
+    if plant not in list(Plant):
+        refuse(f"there is no plant '{plant}'; there are {', '.join(Plant)}")
+    if seed is not None:
+        _show(run(seed, Plant(plant)), json=json, tail=None)
+        return
+    began = time.monotonic()
+    totals: dict[str, Any] = {"seeds": 0, "failed": 0, "virtual_s": 0.0, "diverted": 0}
+    failures: list[Report] = []
+    chunks = [
+        range(start, min(start + CHUNK, first + seeds))
+        for start in range(first, first + seeds, CHUNK)
+    ]
+    with _bar(seeds, hidden=json) as advance:
+        for figures, failed in _run_all(chunks, Plant(plant), workers):
+            for name, value in figures.items():
+                totals[name] += value
+            failures += failed[: MOST_FAILURES - len(failures)]
+            advance(int(figures["seeds"]))
+    totals["seconds"] = round(time.monotonic() - began, 1)
+    _conclude(totals, failures, json=json)
+
+
+def _run_all(
+    chunks: list[range], plant: str, workers: int
+) -> Iterator[tuple[dict[str, float], list[Report]]]:
+    """The outcome of each chunk, in order."""
+    if workers == 1:
+        yield from (run_chunk(chunk, plant) for chunk in chunks)
+        return
+    # Spawned, not forked: the bar above has a thread, and a fork would take its locks along.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures: list[Future[tuple[dict[str, float], list[Report]]]] = [
+            pool.submit(run_chunk, chunk, plant) for chunk in chunks
+        ]
+        yield from (future.result() for future in futures)
+
+
+def run_chunk(seeds: range, plant: str) -> tuple[dict[str, float], list[Report]]:
+    """Some seeds, in a process of their own: sums, and those that failed."""
+    from twinbus.lab.simulation import Plant, run
+
+    figures = {"seeds": 0.0, "failed": 0.0, "virtual_s": 0.0, "diverted": 0.0}
+    failed = []
+    for seed in seeds:
+        report = run(seed, Plant(plant))
+        figures["seeds"] += 1
+        figures["virtual_s"] += report.virtual_s
+        figures["diverted"] += report.diverted
+        if not report.holds:
+            figures["failed"] += 1
+            failed.append(report)
+    return figures, failed
+
+
+def _conclude(totals: dict[str, Any], failures: list[Report], *, json: bool) -> None:
+    if json:
+        print_json({**totals, "failures": [report.as_json() for report in failures]})
+    else:
+        rate = totals["seeds"] / max(totals["seconds"], 0.1)
+        typer.echo(
+            f"{totals['seeds']:.0f} seeds in {totals['seconds']:.0f} s ({rate:.0f} a second), "
+            f"{totals['virtual_s'] / 3600:.0f} hours of virtual time, "
+            f"{totals['diverted']:.0f} messages diverted; {totals['failed']:.0f} seeds failed"
+        )
+        for report in failures[1:]:
+            typer.echo(f"seed {report.seed}: {report.breaches[0].splitlines()[0]}")
+        if failures:
+            _show(failures[0], json=False, tail=TAIL)
+    if failures:
+        raise typer.Exit(DOES_NOT_WORK)
+
+
+def _show(report: Report, *, json: bool, tail: int | None) -> None:
+    """A run: its trace, or the end of it, and what was broken."""
+    if json:
+        print_json({**report.as_json(), "trace": list(report.trace)})
+    else:
+        # The first line is the plan.
+        shown = report.trace if tail is None else (report.trace[0], "...", *report.trace[-tail:])
+        typer.echo("\n".join(shown))
+        typer.echo(f"seed {report.seed}, digest {report.digest}: {report.verdict}")
+        for breach in report.breaches:
+            typer.echo(f"seed {report.seed} broke a promise: {breach}")
+        if not report.holds:
+            planted = "" if report.plant.value == "none" else f" --plant {report.plant.value}"
+            typer.echo(f"replay it with: twinbus sim --seed {report.seed}{planted}")
+    if not report.holds:
+        raise typer.Exit(DOES_NOT_WORK)
+
+
+@contextmanager
+def _bar(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, and only on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("seeds", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    disable = hidden or not console.is_terminal
+    with Progress(*columns, console=console, disable=disable, transient=True) as progress:
+        task = progress.add_task("seeds", total=total)
+        yield lambda count: progress.advance(task, count)

@@ -1,0 +1,165 @@
+"""What is written down while a world runs, and what is read from it in the end.
+
+The notes are the checker's input (``verdict``), and whatever else was promised. ``breaches`` are
+the promises that were not kept, each a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from twinbus import envelope
+from twinbus.amqp.message import Message, application_properties
+from twinbus.broker.store import Entry
+from twinbus.envelope import identity_of
+from twinbus.lab.simulation.clock import START_MS, Clock
+from twinbus.lab.simulation.letter import Letter, id_of
+from twinbus.lab.simulation.node import Delivery, Node
+from twinbus.lab.simulation.plan import Plan
+from twinbus.lab.simulation.topology import DETECTING, SUBSCRIPTIONS
+from twinbus.lab.verdict import Attempt, Receipt, Verdict, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which letter a backlog message is, or is a part of."""
+
+    letter: Letter
+    is_whole: bool
+
+
+class History:
+    """The notes of one world."""
+
+    def __init__(self, clock: Clock, plan: Plan) -> None:
+        self.trace: list[str] = []
+        self.breaches: list[str] = []
+        self.places: dict[str, Place] = {}  # by the id that the message has in the backlog
+        self.homecomings: list[tuple[str, str]] = []  # destination and id
+        self._clock = clock
+        self._plan = plan
+        self._letters: dict[str, Letter] = {}
+        self._attempts: list[tuple[Letter, bool]] = []
+        self._deliveries: list[Delivery] = []
+        self._numbers: dict[tuple[str, str, str], int] = {}  # by queue, destination and id
+        self._pinged_at: dict[str, int] = {}
+
+    # ------------------------------------------------------------ what happens
+
+    def tell(self, who: str, what: str) -> None:
+        self.trace.append(f"{(self._clock.now - START_MS) / 1000:9.3f}  {who}: {what}")
+
+    def attempted(self, letters: Sequence[Letter], *, acknowledged: bool) -> None:
+        self._attempts += [(letter, acknowledged) for letter in letters]
+
+    def written(self, letter: Letter) -> None:
+        self._letters[letter.id] = letter
+
+    def diverted(self, letter: Letter, parts: list[bytes]) -> None:
+        for part in parts:
+            self.places[str(identity_of(part)[0])] = Place(letter, len(parts) == 1)
+
+    def arrived(self, queue: str, messages: list[bytes], numbers: list[int]) -> None:
+        for message, number in zip(messages, numbers, strict=True):
+            place = self.places[str(identity_of(message)[0])]
+            letter = place.letter
+            self.tell(queue, f"has {letter.id} for {letter.entity} as {number}")
+            if place.is_whole:
+                self._numbers.setdefault((queue, letter.entity, letter.id), number)
+
+    def refused(self, letter: Letter) -> None:
+        if self._plan.orderly:
+            self.breaches.append(f"{letter.id} was refused though the secondary was well")
+
+    def pinged(self, entity: str) -> None:
+        self._pinged_at[entity] = self._clock.now
+
+    def restored(self, entity: str, since_ms: int) -> None:
+        if self._pinged_at.get(entity, 0) < since_ms:
+            self.breaches.append(f"{entity} was restored by a ping that it never took")
+
+    def came_home(self, destination: str, messages: Sequence[bytes]) -> None:
+        ids = [str(identity_of(message)[0]) for message in messages]
+        self.tell(destination, f"has {', '.join(ids)} from the backlog")
+        self.homecomings += [(destination, id_) for id_ in ids]
+
+    def received(self, delivery: Delivery) -> None:
+        id_ = id_of(delivery)
+        self.tell(delivery.path, f"delivers {id_} as {delivery.number}")
+        self._deliveries.append(delivery)
+        letter = self._letters.get(id_)
+        wrong = letter and letter.differs(delivery, deducts=self._plan.deducts)
+        if wrong:
+            self.breaches.append(f"{id_} was altered: {wrong}")
+
+    # ------------------------------------------------------------ what came of it
+
+    def judge(self, nodes: Iterable[Node]) -> Verdict:
+        """Ask the checker, and note every promise that was not kept."""
+        nodes = [node for node in nodes if node.is_up]
+        attempts = [copy for each in self._attempts for copy in _copies(*each)]
+        receipts = [_receipt(each) for each in self._deliveries]
+        waiting = [id_ for node in nodes for id_ in self._ids(node.contents(dead=False))]
+        dead = [id_ for node in nodes for id_ in self._ids(node.contents(dead=True))]
+        verdict = judge(attempts, receipts, waiting, dead)
+        safe = {each.id for each in attempts if each.acknowledged}
+        seen = {each.id for each in receipts}
+        once = [each for each in receipts if each.entity.split("/")[0] in DETECTING]
+        self._breach("lost", verdict.lost.ids)
+        self._breach("unexpected", verdict.unexpected.ids)
+        self._breach("still waiting", verdict.waiting.ids)
+        self._breach("dead-lettered", (id_ for id_ in dead if id_ in safe and id_ not in seen))
+        self._breach("duplicated", judge(attempts, once, (), ()).duplicated.ids)
+        if self._plan.orderly:
+            self._breach("out of order", self._overtaken())
+        for node in nodes:
+            self._breach("miscounted", node.drift())
+        return verdict
+
+    def _breach(self, what: str, which: Iterable[str]) -> None:
+        named = ", ".join(which)
+        if named:
+            self.breaches.append(f"{what}: {named}")
+
+    def _overtaken(self) -> tuple[str, ...]:
+        """Those that came home after one that lay behind them in the same queue. To the checker
+        a queue is a session, and a place in it a number."""
+        attempts = [
+            Attempt(f"{id_} of {queue}", destination, queue, number, acknowledged=False)
+            for (queue, destination, id_), number in self._numbers.items()
+        ]
+        receipts = [
+            Receipt(f"{id_} of {queue}", destination, queue)
+            for destination, id_ in self.homecomings
+            for queue in self._plan.queues
+            if (queue, destination, id_) in self._numbers
+        ]
+        return judge(attempts, receipts, (), ()).out_of_order.ids
+
+    def _ids(self, contents: list[tuple[str, Entry]]) -> Iterator[str]:
+        """The letters that these are, or are parts of; of a topic's, the copy that it is."""
+        for path, entry in contents:
+            id_ = str(Message.parse(entry.bare).properties.message_id)
+            if envelope.PATH not in application_properties(entry.bare):
+                yield _copy_id(id_, path.removesuffix("/$DeadLetterQueue"))
+            else:
+                letter = self.places[id_].letter
+                yield from (copy.id for copy in _copies(letter, acknowledged=True))
+
+
+def _copies(letter: Letter, acknowledged: bool) -> list[Attempt]:
+    """A letter to a topic is one for each subscription."""
+    paths = SUBSCRIPTIONS if letter.entity == "news" else (letter.entity,)
+    return [
+        Attempt(_copy_id(letter.id, path), path, letter.session, letter.number, acknowledged)
+        for path in paths
+    ]
+
+
+def _copy_id(id_: str, path: str) -> str:
+    return f"{id_}@{path.rsplit('/', 1)[1]}" if path in SUBSCRIPTIONS else id_
+
+
+def _receipt(delivery: Delivery) -> Receipt:
+    return Receipt(_copy_id(id_of(delivery), delivery.path), delivery.path, delivery.session)

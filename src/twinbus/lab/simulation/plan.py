@@ -1,0 +1,114 @@
+"""What a seed means: how many of whom there are, how they work, and what goes wrong when."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from twinbus import envelope
+from twinbus.lab.simulation.topology import DESTINATIONS, PRIMARY
+
+# Faults begin in the first of these, and all have ended by the second.
+TROUBLE_MS: Final = 45_000
+HEALED_MS: Final = 110_000
+
+# A large message goes through a small limit in several parts.
+LARGE: Final = 3_000
+SMALL: Final = 3_100
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong for a while."""
+
+    kind: str
+    target: str
+    at_ms: int
+    for_ms: int
+
+
+GENTLE = (  # those that leave the secondary and its syphon alone
+    "primary-crash",
+    "primary-cut",
+    "primary-answers-lost",
+    "primary-commits-fail",
+    "primary-slow",
+    "entity-busy",
+    "entity-disabled",
+    "entity-not-found",
+)
+ROUGH = (
+    "secondary-crash",
+    "secondary-cut",
+    "secondary-answers-lost",
+    "secondary-commits-fail",
+    "secondary-slow",
+    "queue-disabled",
+    "queue-busy",
+    "syphon-crash",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed means."""
+
+    orderly: bool
+    queues: tuple[str, ...]
+    interval_s: float
+    ping_ms: int
+    limit: int
+    senders: int
+    applications: int
+    letters: int
+    retries: float  # how likely an application is to send again what failed
+    syphons: int
+    share: int
+    bite: int
+    workers: int
+    deducts: bool
+    skews_ms: tuple[int, int, int]
+    crashes: float
+    stalls: float
+    faults: tuple[Fault, ...]
+
+
+def plan_of(rng: random.Random) -> Plan:
+    orderly = rng.random() < 0.5
+    queues = tuple(envelope.queue_path(PRIMARY, n) for n in range(rng.choice((1, 2, 3))))
+    skew = 800 if orderly else 5_000
+    return Plan(
+        orderly=orderly,
+        queues=queues,
+        interval_s=rng.choice((0.0, 0.0, 2.0, 10.0)),
+        ping_ms=rng.choice((3_000, 8_000, 15_000)),
+        limit=rng.choice((262_144, 262_144, 262_144, SMALL)),
+        senders=rng.randint(2, 4),
+        applications=rng.randint(1, 2),
+        letters=rng.randint(4, 12),
+        retries=rng.choice((0.0, 0.7)),
+        syphons=1 if orderly else rng.choice((1, 1, 2)),
+        share=rng.choice((3, 10, 5_000)),
+        bite=rng.choice((2, 5, 500)),
+        workers=rng.choice((1, 2)),
+        deducts=rng.random() < 0.2,
+        skews_ms=(rng.randint(-skew, skew), rng.randint(-skew, skew), rng.randint(-skew, skew)),
+        crashes=0.0 if orderly else rng.choice((0.0, 0.3)),
+        stalls=0.0 if orderly else rng.choice((0.0, 0.0, 0.3)),
+        faults=tuple(_fault(rng, queues, orderly) for _ in range(rng.randint(2, 7))),
+    )
+
+
+def _fault(rng: random.Random, queues: tuple[str, ...], orderly: bool) -> Fault:
+    kind = rng.choice(GENTLE if orderly else GENTLE + ROUGH)
+    target = ""
+    if kind.startswith("entity"):
+        target = rng.choice(DESTINATIONS)
+    elif kind.startswith("queue"):
+        target = rng.choice(queues)
+    elif kind.endswith(("cut", "lost")):
+        # One client's way, or everybody's.
+        gentle = ("", "", "app0", "receiver")
+        target = rng.choice(gentle if orderly else (*gentle, "syphon0"))
+    return Fault(kind, target, rng.randint(0, TROUBLE_MS), rng.randint(1_000, 60_000))

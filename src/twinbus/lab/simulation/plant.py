@@ -1,0 +1,93 @@
+"""Bugs, planted on purpose, to show that the simulator finds such.
+
+Each is a variant of a real part that does one thing wrong. A checker that has never caught anything
+may be one that cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from twinbus import envelope
+from twinbus.broker.entities import Entity
+from twinbus.broker.namespace import Namespace, nothing
+from twinbus.broker.queue import Done
+from twinbus.lab.simulation.application import Pack
+from twinbus.lab.simulation.node import Kind
+from twinbus.lab.simulation.syphon import MakesCarrier
+from twinbus.paired.failover import Failover, State
+from twinbus.pipeline.carrier import Carrier, Parcel
+
+
+class Plant(StrEnum):
+    NONE = "none"  # everything as it is
+    SETTLE_FIRST = "settle-before-send"  # the syphon completes a message, then sends it home
+    FORGET_ALIAS = "forget-an-alias"  # a diverted message does not remember its session
+    ACKNOWLEDGE_FIRST = "acknowledge-before-commit"  # the broker says yes before the disk does
+    RESTORE_ANYWAY = "restore-after-failed-ping"  # an entity is healthy whatever a ping says
+    OVERTAKE = "overtake"  # the syphon does not mind what was left behind
+
+
+class SettlesFirst(Carrier):
+    """What is not home yet is gone from the backlog."""
+
+    def _try(self, destination: str, parcels: list[Parcel]) -> None:
+        self._settle(parcels)
+        super()._try(destination, parcels)
+
+
+class Overtakes(Carrier):
+    """A message goes though one before it did not, and though that one is still locked."""
+
+    def _may_go(self, parcel: Parcel) -> bool:
+        return parcel.destination not in self._orders.skip or super()._may_go(parcel)
+
+    def _renewed(self, parcels: list[Parcel]) -> list[Parcel]:
+        self._behind.clear()
+        return super()._renewed(parcels)
+
+    def _try(self, destination: str, parcels: list[Parcel]) -> None:
+        super()._try(destination, parcels)
+        self._down.clear()
+
+
+def forgetful_pack(message: bytes, path: str, limit: int = envelope.DEFAULT_LIMIT) -> list[bytes]:
+    forgotten = frozenset((envelope.SESSION_ID,))
+    return [envelope.unstamped(each, forgotten) for each in envelope.pack(message, path, limit)]
+
+
+class AcknowledgesFirst(Namespace):
+    def send(self, entity: Entity, payloads: list[bytes], now_ms: int, done: Done) -> list[int]:
+        numbers = super().send(entity, payloads, now_ms, nothing)
+        done(None)
+        return numbers
+
+
+class RestoresAnyway(Failover):
+    __slots__ = ()
+
+    def ping_failed(self) -> tuple[State, ...]:
+        self.state = State.HEALTHY
+        return (State.HEALTHY,)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a world is made of."""
+
+    carrier: MakesCarrier = Carrier
+    pack: Pack = envelope.pack
+    namespace: Kind = Namespace
+    failover: Callable[[float], Failover] = Failover
+
+
+PARTS: dict[Plant, Parts] = {
+    Plant.NONE: Parts(),
+    Plant.SETTLE_FIRST: Parts(carrier=SettlesFirst),
+    Plant.FORGET_ALIAS: Parts(pack=forgetful_pack),
+    Plant.ACKNOWLEDGE_FIRST: Parts(namespace=AcknowledgesFirst),
+    Plant.RESTORE_ANYWAY: Parts(failover=RestoresAnyway),
+    Plant.OVERTAKE: Parts(carrier=Overtakes),
+}
