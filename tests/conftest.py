@@ -21,7 +21,17 @@ class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no 
     nothing under pytest 9.2: they are appended to a name that it no longer looks at.)"""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if "/pipeline/" in nodeid else nodeid
+        if "/pipeline/" in nodeid:
+            return "spark"
+        # A file of these shares a syphon process, whose Spark takes longest to start.
+        return nodeid.split("::")[0] if "/test_syphon" in nodeid else nodeid
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Six workers on two cores make Spark slow; its tests have more time than others."""
+    for item in items:
+        if "/pipeline/" in item.nodeid and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(400))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
