@@ -1,0 +1,112 @@
+"""`twinbus drill`, with small numbers and real kills."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+TWINBUS = str(Path(sys.executable).with_name("twinbus"))
+
+
+def run(*arguments: str, within_s: float = 400) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TWINBUS, "drill", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(420)
+def test_a_drill_loses_nothing_and_proves_it_from_two_sides(tmp_path: Path) -> None:
+    done = run(
+        *("--messages", "64", "--senders", "2", "--seed", "5", "--faults", "kill,throttle"),
+        *("--json", "--keep", str(tmp_path / "kept")),
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["attempted"] == 64
+    assert result["acknowledged"] + result["refused"] == 64
+    assert result["ok"] == result["acknowledged"] + result["recovered"]
+    assert (result["lost"], result["unexpected"], result["waiting"]) == (0, 0, 0)
+    assert result["dead_lettered"] == result["duplicated"] == 0
+    assert result["diverted"] == result["moved"] > 0
+    assert result["out_of_order"] > 0, "what was diverted comes after what was sent later"
+    told = [moment["what"] for moment in result["timeline"]]
+    assert "kill begins" in told
+    assert "the backlog is empty" in told
+    assert any("sends go to the backlog" in what for what in told)
+    audit = result["audit"]
+    assert audit["accepted"] == audit["ok"] == result["acknowledged"]
+    assert audit["lost"] == 0
+    causes = {cause: of["units"] for cause, of in result["bill"]["by_cause"].items()}
+    assert causes["backlog_send"] == causes["home_send"] == result["diverted"]
+    assert causes["ping"] > 0
+    assert not leftovers(tmp_path / "kept")
+
+
+def leftovers(folder: Path) -> list[int]:
+    """Processes that were started for a drill with its data there."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(folder) in part for part in process.info["cmdline"] or []):
+            found.append(process.pid)
+    return found
+
+
+def test_an_unknown_fault_is_a_sentence_and_nothing_is_left(tmp_path: Path) -> None:
+    done = run("--faults", "earthquake", "--messages", "16", "--keep", str(tmp_path / "kept"))
+    assert done.returncode == 2
+    assert "earthquake" in done.stderr
+    assert "twinbus fault kinds" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not leftovers(tmp_path / "kept")
+
+
+def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = run("--primary-port", port, "--keep", str(tmp_path / "kept"))
+    assert done.returncode == 2
+    assert "the primary namespace did not start" in done.stderr
+    assert port in done.stderr
+    assert not leftovers(tmp_path / "kept")
+
+
+def test_one_namespace_of_two_is_a_sentence() -> None:
+    done = run("--primary", "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKey=a")
+    assert done.returncode == 2
+    assert "give both --primary and --secondary" in done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    command = [TWINBUS, "drill", "--messages", "4000", "--keep", str(folder)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "the primary is out" in line:
+                break
+        assert leftovers(folder)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(120) == 130, said
+    assert "nothing is left running" in said
+    ends = time.monotonic() + 20
+    while [each for each in children if each.is_running() and each.status() != "zombie"]:
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+    assert not leftovers(folder)
