@@ -56,11 +56,11 @@ def test_a_drill_loses_nothing_and_proves_it_from_two_sides(tmp_path: Path) -> N
 
 def leftovers(folder: Path) -> list[int]:
     """Processes that were started for a drill with its data there."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(folder) in part for part in process.info["cmdline"] or []):
-            found.append(process.pid)
-    return found
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(folder) in part for part in process.info["cmdline"] or [])
+    ]
 
 
 def test_an_unknown_fault_is_a_sentence_and_nothing_is_left(tmp_path: Path) -> None:
