@@ -149,10 +149,18 @@ class Destinations:
         tallies = list(tallies)
         if any(each.outcome not in LEFT for each in tallies):
             return True
+        return bool(self._cut_short(tallies))
+
+    def _cut_short(self, tallies: Iterable[Tally]) -> set[str]:
+        """The queues that gave their whole share, so that there may be more behind."""
         seen: dict[str, int] = {}
         for each in tallies:
             seen[each.queue] = seen.get(each.queue, 0) + each.messages
-        return self._share is not None and any(count >= self._share for count in seen.values())
+        return {
+            queue
+            for queue, count in seen.items()
+            if self._share is not None and count >= self._share
+        }
 
     def wait_s(self, now: float) -> float:
         """How long the next round had better wait for locks that are about to end."""
@@ -182,12 +190,14 @@ class Destinations:
         said = (each.error for each in tallies if each.outcome is not Outcome.PARTIAL)
         known.error = next((error for error in said if error), known.error)
 
-    def _see_parts(self, tallies: Iterable[Tally], now: float) -> None:
+    def _see_parts(self, tallies: list[Tally], now: float) -> None:
+        """A round that did not come to the end of a queue cannot say that a part is alone there."""
+        cut_short = self._cut_short(tallies)
         seen = self._partial
         recent = {group: span for group, span in seen.items() if now - span[1] < UNSEEN_S}
         self._partial = recent
         for each in tallies:
-            if each.outcome is Outcome.PARTIAL and each.error:
+            if each.outcome is Outcome.PARTIAL and each.error and each.queue not in cut_short:
                 recent[each.error] = (recent.get(each.error, (now, now))[0], now)
 
     def _hold(self, tallies: Iterable[Tally], now: float) -> None:

@@ -44,6 +44,8 @@ log = logging.getLogger("twinbus.syphon")
 
 # With a rate, a round reads no more than this many seconds' worth.
 ROUND_S: Final = 10.0
+# But never less of a queue than this: the parts of a message must be read in one round to meet.
+LEAST_ROWS: Final = 100
 # A round in which nothing moved is followed by a pause of at most this long, in which destinations
 # that are down are asked whether they are back. It ends when a message comes, which may be for
 # another.
@@ -244,7 +246,7 @@ class Syphon:
         rate, queues = self._options.rate, len(self._options.queues)
         if rate is None:
             return ROWS_A_QUEUE
-        return max(1, min(ROWS_A_QUEUE, int(rate * ROUND_S / queues)))
+        return max(LEAST_ROWS, min(ROWS_A_QUEUE, int(rate * ROUND_S / queues)))
 
     def _checkpoint(self) -> str:
         if self._options.checkpoint is not None:

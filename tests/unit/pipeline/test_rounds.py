@@ -149,3 +149,21 @@ def test_what_was_held_comes_home_soon_after_its_destination_is_back() -> None:
     drive(backlog, known, backlog.now + 300_000)
     assert backlog.home["down"] == [str(number) for number in range(60) if number % 2]
     assert backlog.now < 1_000_000 + 200_000
+
+
+def seen_for_long(share: int) -> Destinations:
+    """Two parts of a message were all that a round took of its queue, for longer than it takes."""
+    known = Destinations(share=share)
+    for now in range(0, 200, 20):
+        part = Tally(Q, "orders", Outcome.PARTIAL, 2, 1, 2, error="group")
+        known.learn([part], float(now), 1.0)
+    return known
+
+
+def test_parts_that_are_seen_without_the_others_for_long_are_alone() -> None:
+    assert seen_for_long(share=3).orders(200.0).alone == {"group"}
+
+
+def test_a_round_that_was_cut_short_does_not_say_that_a_part_is_alone() -> None:
+    """The others may lie behind; who is taken to be alone is dead-lettered in the end."""
+    assert not seen_for_long(share=2).orders(200.0).alone

@@ -77,19 +77,21 @@ class Plan:
 def plan_of(rng: random.Random) -> Plan:
     orderly = rng.random() < 0.5
     queues = tuple(envelope.queue_path(PRIMARY, n) for n in range(rng.choice((1, 2, 3))))
+    limit = rng.choice((262_144, 262_144, 262_144, SMALL))
     skew = 800 if orderly else 5_000
     return Plan(
         orderly=orderly,
         queues=queues,
         interval_s=rng.choice((0.0, 0.0, 2.0, 10.0)),
         ping_ms=rng.choice((3_000, 8_000, 15_000)),
-        limit=rng.choice((262_144, 262_144, 262_144, SMALL)),
+        limit=limit,
         senders=rng.randint(2, 4),
         applications=rng.randint(1, 2),
         letters=rng.randint(4, 12),
         retries=rng.choice((0.0, 0.7)),
         syphons=1 if orderly else rng.choice((1, 1, 2)),
-        share=rng.choice((3, 10, 5_000)),
+        # The syphon never takes less; only where nothing is in parts does less make a point.
+        share=100 if limit == SMALL else rng.choice((3, 10, 5_000)),
         bite=rng.choice((2, 5, 500)),
         workers=rng.choice((1, 2)),
         deducts=rng.random() < 0.2,
