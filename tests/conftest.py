@@ -16,15 +16,13 @@ if TYPE_CHECKING:
 
 
 class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no annotations
-    """One test at a time to whoever is free, except that all tests that need Spark, which are those
-    in folders named pipeline, go to one worker: one Java for all of them. (xdist's own groups do
-    nothing under pytest 9.2: they are appended to a name that it no longer looks at.)"""
+    """A file at a time to whoever is free, so that its broker is started once; and all tests that
+    need a Spark session, which are those in folders named pipeline, to one worker: one Java for all
+    of them. (xdist's own groups do nothing under pytest 9.2: they are appended to a name that it no
+    longer looks at.)"""
 
     def _split_scope(self, nodeid: str) -> str:
-        if "/pipeline/" in nodeid:
-            return "spark"
-        # A file of these shares a syphon process, whose Spark takes longest to start.
-        return nodeid.split("::")[0] if "/test_syphon" in nodeid else nodeid
+        return "spark" if "/pipeline/" in nodeid else nodeid.split("::")[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
