@@ -804,7 +804,8 @@ def test_damaged_lives_of_clients_harm_nobody(broker: BrokerProcess) -> None:
     print(vars(tally))
     assert tally.hung == 0
     assert tally.attached > FUZZED_STREAMS / 4, vars(tally)
-    assert tally.stored > FUZZED_STREAMS / 10, vars(tally)
+    # How many are stored before they are cut off depends on how busy the machine is.
+    assert tally.stored > FUZZED_STREAMS / 20, vars(tally)
     assert len(tally.conditions) == 4, vars(tally)
     whole_again = play(broker.port, whole)
     assert whole_again is not None

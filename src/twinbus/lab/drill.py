@@ -12,6 +12,7 @@ from two sides: from what senders and receivers saw, and from the audit of that 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import tempfile
 import time
@@ -425,9 +426,12 @@ def _reports(spark: SparkSession, ledger: Path) -> tuple[dict[str, Any], dict[st
     from twinbus.pipeline.cost import as_dict as bill_dict
     from twinbus.pipeline.cost import make_bill
     from twinbus.pipeline.prices import read_tier
+    from twinbus.pipeline.report import to_json
     from twinbus.pipeline.tables import find
 
     found = find(spark, str(ledger))
     audit = audit_dict(make_audit(spark, found))
     bill = make_bill(spark, found, read_tier("standard"))
-    return audit, bill_dict(bill, bill.lines.toArrow())
+    made = audit, bill_dict(bill, bill.lines.toArrow())
+    plain: tuple[dict[str, Any], dict[str, Any]] = tuple(json.loads(to_json(each)) for each in made)
+    return plain
