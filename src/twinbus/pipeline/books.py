@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from azure.servicebus import parse_connection_string
@@ -17,6 +18,16 @@ from twinbus.ledger import Cause, Ledger, Operation, units
 from twinbus.pipeline.carrier import Row
 from twinbus.pipeline.credentials import Secret
 
+
+class _Known(NamedTuple):
+    """What is known of a message under lock."""
+
+    message_id: str
+    destination: str | None
+    size: int
+
+
+_UNKNOWN = _Known("", None, 0)
 _ledgers: dict[tuple[int, str], Ledger] = {}
 
 
@@ -40,18 +51,18 @@ class Books:
     def __init__(self, where: str | None, primary: Secret, secondary: Secret) -> None:
         self._ledger = ledger_at(where)
         self._primary, self._secondary = host_of(primary), host_of(secondary)
-        self._ids: dict[UUID, str] = {}
+        self._rows: dict[UUID, _Known] = {}
 
     def received(self, rows: Iterable[Row]) -> None:
         if self._ledger is None:
             return
-        by_queue: dict[str, list[Row]] = {}
+        by_queue: dict[str, list[UUID]] = {}
         for row in rows:
-            by_queue.setdefault(row.queue, []).append(row)
-            self._ids[row.token] = _id_of(row.message)
-        for queue, some in by_queue.items():
-            sizes = [len(row.message) for row in some]
-            self._away(Operation.RECEIVE, queue, [row.token for row in some], sizes)
+            by_queue.setdefault(row.queue, []).append(row.token)
+            known = _Known(_id_of(row.message), row.destination, len(row.message))
+            self._rows[row.token] = known
+        for queue, tokens in by_queue.items():
+            self._away(Operation.RECEIVE, queue, tokens)
 
     def settled(
         self, operation: Operation, queue: str, tokens: Sequence[UUID], lost: Sequence[UUID]
@@ -74,24 +85,30 @@ class Books:
             message_ids=[_id_of(message) for message in messages],
         )
 
-    def _away(
-        self, operation: Operation, queue: str, tokens: Sequence[UUID], sizes: Sequence[int] = ()
-    ) -> None:
-        if self._ledger is None or not tokens:
+    def _away(self, operation: Operation, queue: str, tokens: Sequence[UUID]) -> None:
+        """A record for each destination: the audit asks where a message belongs."""
+        if self._ledger is None:
             return
-        self._ledger.add(
-            operation,
-            Cause.BACKLOG_RECEIVE,
-            self._secondary,
-            queue,
-            count=len(tokens),
-            bytes=sum(sizes),
-            units=units(sizes) if sizes else len(tokens),
-            message_ids=[self._ids.get(token, "") for token in tokens],
-        )
+        by_destination: dict[str | None, list[_Known]] = {}
+        for token in tokens:
+            known = self._rows.get(token, _UNKNOWN)
+            by_destination.setdefault(known.destination, []).append(known)
+        for destination, some in by_destination.items():
+            sizes = [known.size for known in some] if operation is Operation.RECEIVE else []
+            self._ledger.add(
+                operation,
+                Cause.BACKLOG_RECEIVE,
+                self._secondary,
+                queue,
+                count=len(some),
+                bytes=sum(sizes),
+                units=units(sizes) if sizes else len(some),
+                message_ids=[known.message_id for known in some],
+                destination=destination,
+            )
 
     def close(self) -> None:
-        self._ids.clear()
+        self._rows.clear()
         if self._ledger is not None:
             self._ledger.flush()
 
