@@ -77,7 +77,7 @@ class Cluster:
             child
             for worker in self.processes[1:]
             for child in psutil.Process(worker.pid).children(recursive=True)
-            if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline())
+            if any("CoarseGrainedExecutorBackend" in word for word in _command(child))
         ]
 
     def close(self) -> None:
@@ -88,6 +88,14 @@ class Cluster:
             for child in children:
                 if child.is_running():
                     child.kill()
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Nothing for one that ended while it was looked at."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def free_port() -> int:
