@@ -15,7 +15,7 @@ $(STAMP): requirements.lock requirements-java.lock pyproject.toml
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m twinbus.pipeline.java || $(BIN)/pip install --quiet --require-hashes --requirement requirements-java.lock
-	@$(BIN)/python -m twinbus.pipeline.archive
+	@$(BIN)/python -m twinbus.pipeline.archive || echo "no archive of Spark's classes; it starts some seconds later"
 	@touch $@
 
 test: setup lint unit
