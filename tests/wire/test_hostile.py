@@ -11,6 +11,7 @@ whole client's life.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sqlite3
 import struct
@@ -748,6 +749,9 @@ def recorded_life(broker: BrokerProcess) -> bytes:
     return client.said
 
 
+SILENCE_S = 0.02
+
+
 class Tally:
     """How far the damaged streams got, so that a fuzz that tests nothing is noticed."""
 
@@ -767,7 +771,8 @@ class Tally:
 
 
 def play(port: int, data: bytes) -> bytes | None:
-    """Say all of it, in thirds, so that the disk keeps up; hear all of the answer.
+    """Say all of it, in thirds, and each only when the broker has no more to say to the last: so
+    the disk keeps up, however busy the machine is. Hear all of the answer.
 
     None if the broker never closes.
     """
@@ -777,7 +782,11 @@ def play(port: int, data: bytes) -> bytes | None:
         try:
             for start in range(0, len(data), third):
                 sock.sendall(data[start : start + third])
-                time.sleep(0.01)
+                while select.select([sock], [], [], SILENCE_S)[0]:
+                    more = sock.recv(1 << 18)
+                    answer += more
+                    if not more:
+                        return answer
             sock.shutdown(socket.SHUT_WR)
             while more := sock.recv(1 << 18):
                 answer += more
@@ -804,8 +813,7 @@ def test_damaged_lives_of_clients_harm_nobody(broker: BrokerProcess) -> None:
     print(vars(tally))
     assert tally.hung == 0
     assert tally.attached > FUZZED_STREAMS / 4, vars(tally)
-    # How many are stored before they are cut off depends on how busy the machine is.
-    assert tally.stored > FUZZED_STREAMS / 20, vars(tally)
+    assert tally.stored > FUZZED_STREAMS / 4, vars(tally)
     assert len(tally.conditions) == 4, vars(tally)
     whole_again = play(broker.port, whole)
     assert whole_again is not None
