@@ -27,7 +27,7 @@ class BacklogError(TwinbusError):
 
     def __init__(self, message: str, errors: Mapping[str, BaseException]) -> None:
         self.errors = dict(errors)
-        said = "; ".join(f"{queue}: {_first_line(error)}" for queue, error in self.errors.items())
+        said = "; ".join(f"{queue}: {first_line(error)}" for queue, error in self.errors.items())
         super().__init__(f"{message} {said}" if said else message)
 
 
@@ -39,5 +39,6 @@ class EnvelopeError(TwinbusError):
     """Bytes that are not a diverted message, or not all of its parts."""
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException | None) -> str:
+    """What an error says, in a line for a person; the SDK's go on with what is for programs."""
     return (str(error).splitlines() or [type(error).__name__])[0]

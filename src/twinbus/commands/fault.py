@@ -12,12 +12,12 @@ from twinbus.commands.terminal import (
     Json,
     connection,
     fail,
-    first_line,
     print_json,
     print_table,
     refuse,
     trusting,
 )
+from twinbus.errors import first_line
 
 if TYPE_CHECKING:
     from twinbus.lab.faults import Fault, FaultClient

@@ -15,12 +15,12 @@ from twinbus.commands.terminal import (
     Secondary,
     connection,
     fail,
-    first_line,
     print_json,
     print_table,
     progress,
     trusting,
 )
+from twinbus.errors import first_line
 
 
 def backlog(

@@ -16,12 +16,12 @@ from twinbus.commands.terminal import (
     Json,
     connection,
     fail,
-    first_line,
     print_table,
     progress,
     refuse,
     trusting,
 )
+from twinbus.errors import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,12 +21,12 @@ from twinbus.commands.terminal import (
     Secondary,
     connection,
     fail,
-    first_line,
     print_json,
     print_table,
     progress,
     refuse,
 )
+from twinbus.errors import first_line
 
 if TYPE_CHECKING:
     from twinbus.pipeline.progress import Snapshot

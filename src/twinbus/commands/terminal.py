@@ -11,6 +11,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from twinbus.errors import first_line
+
 BAD_INPUT = 2
 DOES_NOT_WORK = 1
 
@@ -93,7 +95,3 @@ def fail(text: str) -> NoReturn:
     """Not the user's mistake, but it does not work."""
     typer.echo(f"twinbus: {text}", err=True)
     raise typer.Exit(DOES_NOT_WORK)
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

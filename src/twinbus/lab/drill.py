@@ -30,7 +30,7 @@ import twinbus
 import twinbus.aio
 from twinbus import SendAvailabilityPairedNamespaceOptions
 from twinbus.envelope import queue_path
-from twinbus.errors import TwinbusError
+from twinbus.errors import TwinbusError, first_line
 from twinbus.lab.faults import FaultClient, FaultError
 from twinbus.lab.namespaces import LocalNamespace, NamespaceError
 from twinbus.lab.traffic import Entity, History, Receivers, Senders
@@ -336,7 +336,7 @@ class Drill:
 def _entities(seed: int, *, ours: bool) -> tuple[Entity, ...]:
     """Two queues, a session queue and a topic; on namespaces that are not ours, under a name that
     cannot be anybody else's."""
-    prefix = "" if ours else f"twinbus-drill-{seed}-{random.randrange(1 << 32):x}-"  # noqa: S311
+    prefix = "" if ours else f"twinbus-drill-{seed}-{random.randrange(1 << 32):x}-"  # noqa: S311  a name
     sessions = tuple(f"visit-{number}" for number in range(4))
     return (
         Entity(f"{prefix}orders"),
@@ -358,10 +358,9 @@ def _create(manager: Any, entity: Entity) -> None:
                 manager.create_topic(entity.path, **settings)
                 manager.create_subscription(entity.path, entity.subscription)
     except AzureError as error:
-        line = (str(error).splitlines() or [type(error).__name__])[0]
         raise DrillError(
-            f"could not create '{entity.path}' on the primary: {line}. The key needs the Manage "
-            "claim, and the namespace must be reachable"
+            f"could not create '{entity.path}' on the primary: {first_line(error)}. The key needs "
+            "the Manage claim, and the namespace must be reachable"
         ) from error
 
 

@@ -115,7 +115,7 @@ class FaultClient:
             method=method,
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._tls) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._tls) as answer:  # noqa: S310  as above
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from azure.servicebus.exceptions import MessagingEntityNotFoundError
 
-from twinbus.errors import TwinbusError
+from twinbus.errors import TwinbusError, first_line
 from twinbus.paired.blocking.factory import MessagingFactory
 from twinbus.paired.blocking.manager import NamespaceManager
 from twinbus.paired.blocking.pinger import Pinger
@@ -60,21 +60,17 @@ def check(
 def _reachable(pinger: Pinger, host: str) -> Step:
     error = pinger.ping(NOWHERE)
     ok = error is None or isinstance(error, MessagingEntityNotFoundError)
-    return Step("the primary answers", ok, host if ok else _first_line(error))
+    return Step("the primary answers", ok, host if ok else first_line(error))
 
 
 def _pinged(pinger: Pinger, path: str, what: str) -> Step:
     error = pinger.ping(path)
-    return Step(what, error is None, "a ping got through" if error is None else _first_line(error))
+    return Step(what, error is None, "a ping got through" if error is None else first_line(error))
 
 
 def _done(what: str, act: Callable[[], None]) -> Step:
     try:
         act()
     except TwinbusError as error:
-        return Step(what, False, _first_line(error))
+        return Step(what, False, first_line(error))
     return Step(what, True, "")
-
-
-def _first_line(error: BaseException | None) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

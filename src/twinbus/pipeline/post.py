@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.classifier import Verdict, classify
+from twinbus.errors import first_line
 from twinbus.ledger import Operation
 from twinbus.pipeline.books import Books
 from twinbus.pipeline.carrier import BusyError, Carrier, RefusedError, Row, UnavailableError
@@ -126,7 +127,7 @@ class SdkPost:
 
 
 def _translation(error: ServiceBusError) -> Exception:
-    text = (str(error).splitlines() or [type(error).__name__])[0]
+    text = first_line(error)
     verdict = classify(error)
     if verdict is Verdict.WAIT:
         return BusyError(text)

@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from twinbus.errors import TwinbusError
+from twinbus.errors import TwinbusError, first_line
 from twinbus.pipeline import sink
 from twinbus.pipeline.books import idle
 from twinbus.pipeline.columns import COLUMNS, Received, arrow_schema, ddl, record_batch
@@ -212,7 +212,7 @@ def _answer(path: str, line: RawReceiver, count: int) -> list[Received]:
 
 def _nothing(path: str, error: ServiceBusError) -> int:
     """A queue that does not answer has nothing for this batch; the watch will ask again."""
-    log.warning("could not receive from %s: %s", path, (str(error).splitlines() or [""])[0])
+    log.warning("could not receive from %s: %s", path, first_line(error))
     return 0
 
 

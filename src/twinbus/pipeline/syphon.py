@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from azure.servicebus.exceptions import ServiceBusError
@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from twinbus.envelope import home_of, part_of
-from twinbus.errors import EnvelopeError, TwinbusError
+from twinbus.errors import EnvelopeError, TwinbusError, first_line
 from twinbus.pipeline.carrier import NOWHERE, UnavailableError
 from twinbus.pipeline.columns import Received, ddl
 from twinbus.pipeline.credentials import Secret
@@ -172,7 +172,7 @@ class Syphon:
         """Raise SyphonError if the query has failed."""
         failure = self._query.exception() if self._query is not None else None
         if failure is not None:
-            raise SyphonError(f"the syphon has failed: {_first_line(failure)}") from failure
+            raise SyphonError(f"the syphon has failed: {first_line(failure)}") from failure
 
     def drain(self, patience_s: float = PATIENCE_S, stopped: threading.Event | None = None) -> bool:
         """Start, move everything home, and stop. False if something stays that does not move, or
@@ -365,7 +365,3 @@ def _destination(message: bytes) -> str | None:
 
 def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
-
-
-def _first_line(error: Any) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -15,6 +15,8 @@ from typing import Final, Protocol
 
 from azure.servicebus.exceptions import ServiceBusError
 
+from twinbus.errors import first_line
+
 log = logging.getLogger("twinbus.syphon")
 
 LONG_POLL_S: Final = 900.0
@@ -109,7 +111,7 @@ class Watch:
         _, pause = self._out.get(queue, (0.0, FIRST_RETRY_S / 2))
         pause = min(LAST_RETRY_S, pause * 2)
         if pause == FIRST_RETRY_S:
-            log.warning("%s does not answer; asking again: %s", queue, _first_line(error))
+            log.warning("%s does not answer; asking again: %s", queue, first_line(error))
         self._out[queue] = (time.monotonic() + pause, pause)
 
     def _sleep(self, within_s: float) -> None:
@@ -122,7 +124,3 @@ class Watch:
             select.select(lines, [], [], within_s)
         except (OSError, ValueError, AttributeError):
             return  # a link that died under our hands; the next look says so
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

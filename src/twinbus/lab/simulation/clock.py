@@ -53,7 +53,7 @@ class Promise(Generic[T]):
             yield self
         if self._error is not None:
             raise self._error
-        return self._value  # type: ignore[no-any-return]
+        return self._value  # type: ignore[no-any-return]  # T, once it is resolved
 
 
 class Task:

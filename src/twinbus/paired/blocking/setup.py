@@ -16,7 +16,7 @@ from azure.core.exceptions import (
 )
 
 from twinbus.envelope import namespace_name, queue_path
-from twinbus.errors import PairingError
+from twinbus.errors import PairingError, first_line
 from twinbus.paired.blocking.world import sleep
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 
@@ -84,12 +84,12 @@ def _tried(act: Any, options: SendAvailabilityPairedNamespaceOptions, what: str,
             if _is_refusal(error):
                 raise PairingError(
                     f"not allowed to {what}: the secondary's NamespaceManager needs a key or token "
-                    f"with the Manage claim ({_first_line(error)})"
+                    f"with the Manage claim ({first_line(error)})"
                 ) from error
             if attempt == ATTEMPTS:
                 raise PairingError(
                     f"could not {what} in {ATTEMPTS} attempts; is the secondary reachable? "
-                    f"({_first_line(error)})"
+                    f"({first_line(error)})"
                 ) from error
             sleep(PAUSE_S * attempt)
     raise AssertionError("the loop returns or raises")
@@ -99,7 +99,3 @@ def _is_refusal(error: BaseException | None) -> bool:
     if isinstance(error, ClientAuthenticationError):
         return True
     return isinstance(error, HttpResponseError) and error.status_code in (401, 403)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
