@@ -5,7 +5,6 @@ TWINBUS_KILL_SEED=7 pytest tests/acceptance/test_durability.py     other moments
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
 import resource
@@ -42,17 +41,6 @@ SEED = int(os.environ.get("TWINBUS_KILL_SEED", str(time.time_ns() % 1_000_000)))
 ROUNDS = 4
 SENDERS = 4
 QUEUES: dict[str, dict[str, Any]] = {"q": {}, "s": {"requires_session": True}, "other": {}}
-
-
-# The SDK leaves the socket of a connection that was cut to the garbage collector, which had better
-# find it here than in another test.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def _swept() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 @pytest.fixture

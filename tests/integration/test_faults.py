@@ -50,11 +50,6 @@ QUEUES = {f"{name}-{kind}": settings for name, settings in _SETTINGS.items() for
 QUEUES["other"] = {}
 QUEUES["busy-asyncio/eu"] = {}
 EXTRA = ("--faults",)
-# The SDK leaves a socket to the collector when connecting comes to nothing.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 # Long enough for any machine; a test ends its faults itself.
 LONG_S = 300
 

@@ -30,11 +30,6 @@ _KINDS = ("asyncio", "blocking")
 _NAMES = ("late", "narrow", "hole", "cut", "half", "frame", "tls")
 QUEUES: dict[str, dict[str, Any]] = {f"{name}-{kind}": {} for name in _NAMES for kind in _KINDS}
 QUEUES["command"] = {}
-# The SDK leaves a socket to the collector when a connection breaks under it.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 
 
 # --- bytes ------------------------------------------------------------------------------------

@@ -429,7 +429,8 @@ def _reports(spark: SparkSession, ledger: Path) -> tuple[dict[str, Any], dict[st
     from twinbus.pipeline.tables import find
 
     found = find(spark, str(ledger))
-    audit = audit_dict(make_audit(spark, found))
+    # All receivers keep the ledger, so it is not enough that the primary took a message.
+    audit = audit_dict(make_audit(spark, found, must_be_received=True))
     bill = make_bill(spark, found, read_tier("standard"))
     made = audit, bill_dict(bill, bill.lines.toArrow())
     plain: tuple[dict[str, Any], dict[str, Any]] = tuple(json.loads(to_json(each)) for each in made)

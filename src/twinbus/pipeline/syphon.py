@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Final
 
 import pyarrow as pa
 from azure.servicebus.exceptions import ServiceBusError
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -66,6 +68,10 @@ LOOKED_AT: Final = 250
 
 # What a session for the syphon is to be started with.
 SETTINGS: Final = {"spark.python.daemon.module": "twinbus.pipeline.daemon"}
+
+
+# What is raised on this side of a Java that has ended.
+GONE: Final = (Py4JError, OSError)
 
 
 class SyphonError(TwinbusError):
@@ -154,11 +160,12 @@ class Syphon:
             return
         in_time = self._busy.acquire(timeout=within_s)
         try:
-            query.stop()
+            with _java_may_be_gone():
+                query.stop()
+                self._spark.streams.removeListener(self._listener)
         finally:
             if in_time:
                 self._busy.release()
-            self._spark.streams.removeListener(self._listener)
             self._own_links.close()
             self._round_links.close()
             if self._folder is not None:
@@ -166,11 +173,15 @@ class Syphon:
 
     def quit(self) -> None:
         """End Spark too."""
-        self._spark.stop()
+        with _java_may_be_gone():
+            self._spark.stop()
 
     def check(self) -> None:
         """Raise SyphonError if the query has failed."""
-        failure = self._query.exception() if self._query is not None else None
+        try:
+            failure = self._query.exception() if self._query is not None else None
+        except GONE as error:
+            raise SyphonError("the syphon has failed: its Spark has ended") from error
         if failure is not None:
             raise SyphonError(f"the syphon has failed: {first_line(failure)}") from failure
 
@@ -361,6 +372,15 @@ def _destination(message: bytes) -> str | None:
         return None if part is not None and part[1] else home_of(properties).path
     except EnvelopeError:
         return NOWHERE
+
+
+@contextmanager
+def _java_may_be_gone() -> Iterator[None]:
+    """Whoever ends a whole group of processes ends Java before us; then there is nothing to end."""
+    try:
+        yield
+    except GONE:
+        log.debug("Spark had ended already", exc_info=True)
 
 
 def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
