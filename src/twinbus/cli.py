@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, drill, fault, pair, proxy, report, sim, syphon
+from twinbus.commands import broker, drill, fault, pair, proxy, report, sim, soak, syphon
 
 app = typer.Typer(
     name="twinbus",
@@ -29,6 +29,7 @@ backlog.command()(syphon.redrive)
 app.add_typer(backlog, name="backlog")
 
 app.command()(drill.drill)
+app.command()(soak.soak)
 app.add_typer(fault.app)
 app.command()(proxy.proxy)
 app.command()(sim.sim)

@@ -204,10 +204,19 @@ def test_two_at_once_with_the_checkpoint_of_one_deleted(
         assert third.wait() == 0, third.log
         check_home(namespaces, "two", sent)
         assert '"empty": true' in third.out
+        lose_java(second)
     finally:
         for each in (first, second, third):
             if each is not None:
                 each.close()
+
+
+def lose_java(syphon: SyphonProcess) -> None:
+    """As when a whole group of processes is told to end: it says so, and ends too."""
+    next(each for each in syphon.relatives() if each.name() == "java").kill()
+    assert syphon.wait(60) == 1, syphon.log
+    assert "its Spark has ended" in syphon.log
+    assert "Traceback" not in syphon.log
 
 
 def test_once_gives_up_on_a_destination_that_stays_away_and_says_so(

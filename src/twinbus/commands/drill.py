@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from twinbus.commands.stage import print_timeline, print_verdict, watched
 from twinbus.commands.terminal import DOES_NOT_WORK, Json, print_json, print_table, refuse
+from twinbus.errors import TwinbusError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from twinbus.lab.drill import Drill
-
-REFRESH_S = 0.25
-_COUNTS = (
-    *("attempted", "acknowledged", "ok", "waiting", "dead_lettered"),
-    *("lost", "duplicated", "recovered", "unexpected", "out_of_order"),
-)
 
 
 def drill(
@@ -66,8 +61,8 @@ def drill(
     """
     logging.basicConfig(level=logging.CRITICAL)
     try:
-        from twinbus.lab.drill import Drill, DrillError, DrillOptions
-        from twinbus.pipeline.java import JavaError, find_java
+        from twinbus.lab.drill import Drill, DrillOptions
+        from twinbus.pipeline.java import find_java
     except ImportError as error:
         refuse(f"a drill needs more packages ({error.name}): pip install 'twinbus[broker,syphon]'")
     chosen = tuple(name.strip() for name in faults.split(",") if name.strip())
@@ -85,8 +80,8 @@ def drill(
             keep=keep,
             certificate=None if certificate is None else str(certificate),
         )
-        result = asyncio.run(_watched(Drill(options), hidden=as_json))
-    except (DrillError, JavaError) as error:
+        result = asyncio.run(watched(Drill(options), _view, hidden=as_json))
+    except TwinbusError as error:
         refuse(str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("twinbus: stopped; nothing is left running", err=True)
@@ -97,35 +92,6 @@ def drill(
         _print(result)
     if not result["holds"] or result["audit"]["lost"]:
         raise typer.Exit(DOES_NOT_WORK)
-
-
-async def _watched(drill: Drill, *, hidden: bool) -> dict[str, Any]:
-    """Run it, with a view of it that moves if somebody is watching."""
-    from rich.console import Console
-    from rich.live import Live
-
-    # As Ctrl-C: what was started is ended, whoever asks.
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        drill.tell = lambda moment: typer.echo(f"{moment.at_s:7.2f} s  {moment.what}", err=True)
-    if hidden or not console.is_terminal:
-        return await drill.run()
-    with Live(_view(drill), console=console, refresh_per_second=4) as live:
-
-        async def refresh() -> None:
-            while True:
-                live.update(_view(drill))
-                await asyncio.sleep(REFRESH_S)
-
-        watching = asyncio.create_task(refresh())
-        try:
-            return await drill.run()
-        finally:
-            watching.cancel()
-            live.update(_view(drill))
 
 
 def _view(drill: Drill) -> RenderableType:
@@ -149,9 +115,7 @@ def _view(drill: Drill) -> RenderableType:
 
 
 def _print(result: dict[str, Any]) -> None:
-    typer.echo("\nTime line")
-    for moment in result["timeline"]:
-        typer.echo(f"  {moment['at_s']:7.2f} s  {moment['what']}")
+    print_timeline(result)
     typer.echo("\nBill")
     bill = result["bill"]
     rows = [
@@ -164,8 +128,7 @@ def _print(result: dict[str, Any]) -> None:
         f"\nAudit of the ledger: {audit['accepted']} accepted, {audit['ok']} ok, "
         f"{audit['waiting']} waiting, {audit['dead']} dead, {audit['lost']} lost"
     )
-    typer.echo("\nVerdict")
-    print_table(("what", "messages"), [[name, str(result[name])] for name in _COUNTS])
+    print_verdict(result)
     lost = result["lost"] + result["unexpected"] + audit["lost"]
     word = "FAILED: messages are lost or unexpected" if lost else "nothing is lost"
     typer.echo(

@@ -23,17 +23,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from azure.core.exceptions import AzureError, ResourceExistsError, ResourceNotFoundError
+from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.management import EntityStatus
 
 import twinbus
 import twinbus.aio
 from twinbus import SendAvailabilityPairedNamespaceOptions
 from twinbus.envelope import queue_path
-from twinbus.errors import TwinbusError, first_line
+from twinbus.errors import TwinbusError
 from twinbus.lab.faults import FaultClient, FaultError
 from twinbus.lab.namespaces import LocalNamespace, NamespaceError
-from twinbus.lab.traffic import Entity, History, Receivers, Senders
+from twinbus.lab.timeline import Timeline
+from twinbus.lab.traffic import Entity, History, Receivers, Senders, create, entities
 from twinbus.lab.verdict import Verdict, judge
 from twinbus.ledger import Ledger
 from twinbus.paired.events import Diverted, MessagesDiverted, PairingEvent, Restored
@@ -87,25 +88,15 @@ class DrillOptions:
 
 
 @dataclass
-class Moment:
-    """Something that happened, and when."""
-
-    at_s: float
-    what: str
-
-
-@dataclass
 class Drill:
     """Run once. ``phase``, ``history`` and the rest may be looked at meanwhile."""
 
     options: DrillOptions
     phase: str = "starting two namespaces"
     history: History = field(default_factory=History)
-    timeline: list[Moment] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
     diverted: int = 0
     syphon: Syphon | None = None
-    tell: Callable[[Moment], None] = lambda moment: None
-    _began: float = field(default_factory=time.monotonic)
 
     def states(self) -> dict[str, str]:
         factory = getattr(self, "_factory", None)
@@ -128,7 +119,7 @@ class Drill:
             stack.push_async_callback(_stop_spark, spark)
             await self._open(stack, folder)
             await self._rehearse(stack)
-            self._say("Spark is ready" if spark.done() else "waiting for Spark")
+            self.timeline.say("Spark is ready" if spark.done() else "waiting for Spark")
             await self._bring_home(await spark)
             await self._receive_all()
             verdict = await self._judge()
@@ -146,12 +137,7 @@ class Drill:
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
-        self._say(phase)
-
-    def _say(self, what: str) -> None:
-        moment = Moment(round(time.monotonic() - self._began, 2), what)
-        self.timeline.append(moment)
-        self.tell(moment)
+        self.timeline.say(phase)
 
     # ------------------------------------------------------------ the stage
 
@@ -163,10 +149,10 @@ class Drill:
             trusted = (options.certificate, options.certificate)
         else:
             trusted = await self._start_namespaces(stack, folder)
-        self._entities = _entities(options.seed, ours=options.primary is None)
+        self._entities = entities(_prefix(options))
         manager = self._manager(stack, self._primary, trusted[0])
         for entity in self._entities:
-            await asyncio.to_thread(_create, manager, entity)
+            await asyncio.to_thread(create, manager, entity)
             if options.primary is not None:
                 stack.callback(_remove, manager, entity)
         self._home_manager = manager
@@ -232,7 +218,7 @@ class Drill:
         if isinstance(event, MessagesDiverted):
             self.diverted += event.messages
         elif isinstance(event, Diverted | Restored):
-            self._say(str(event))
+            self.timeline.say(str(event))
 
     # ------------------------------------------------------------ the outage
 
@@ -253,7 +239,7 @@ class Drill:
 
     async def _begin(self, fault: str) -> Callable[[], Any]:
         """Break it; answers how to mend it."""
-        self._say(f"{fault} begins")
+        self.timeline.say(f"{fault} begins")
         if fault == DISABLE:
             await asyncio.to_thread(_set_status, self._home_manager, self._entities, False)
             return lambda: asyncio.to_thread(_set_status, self._home_manager, self._entities, True)
@@ -293,7 +279,7 @@ class Drill:
         )
         self.syphon = Syphon(spark, options)
         empty = await asyncio.to_thread(self.syphon.drain)
-        self._say("the backlog is empty" if empty else "the backlog is not empty")
+        self.timeline.say("the backlog is empty" if empty else "the backlog is not empty")
 
     async def _receive_all(self) -> None:
         self._enter("waiting for the receivers")
@@ -301,7 +287,7 @@ class Drill:
 
     async def _judge(self) -> Verdict:
         waiting, dead = await asyncio.to_thread(self._look)
-        self._say("the verdict")
+        self.timeline.say("the verdict")
         return judge(self.history.attempts, self.history.receipts, waiting, dead)
 
     def _look(self) -> tuple[list[str], list[str]]:
@@ -323,8 +309,8 @@ class Drill:
             "diverted": self.diverted,
             "moved": self.moved,
             "refused": self.history.refused,
-            "timeline": [{"at_s": each.at_s, "what": each.what} for each in self.timeline],
-            "took_s": round(time.monotonic() - self._began, 1),
+            "timeline": self.timeline.as_json(),
+            "took_s": self.timeline.now,
             "audit": audit,
             "bill": bill,
         }
@@ -333,35 +319,11 @@ class Drill:
 # ---------------------------------------------------------------- entities
 
 
-def _entities(seed: int, *, ours: bool) -> tuple[Entity, ...]:
-    """Two queues, a session queue and a topic; on namespaces that are not ours, under a name that
-    cannot be anybody else's."""
-    prefix = "" if ours else f"twinbus-drill-{seed}-{random.randrange(1 << 32):x}-"  # noqa: S311  a name
-    sessions = tuple(f"visit-{number}" for number in range(4))
-    return (
-        Entity(f"{prefix}orders"),
-        Entity(f"{prefix}payments"),
-        Entity(f"{prefix}visits", sessions=sessions),
-        Entity(f"{prefix}news", subscription="readers"),
-    )
-
-
-def _create(manager: Any, entity: Entity) -> None:
-    settings: dict[str, Any] = {"requires_duplicate_detection": True}
-    try:
-        with suppress(ResourceExistsError):
-            if entity.subscription is None:
-                manager.create_queue(
-                    entity.path, requires_session=bool(entity.sessions), **settings
-                )
-            else:
-                manager.create_topic(entity.path, **settings)
-                manager.create_subscription(entity.path, entity.subscription)
-    except AzureError as error:
-        raise DrillError(
-            f"could not create '{entity.path}' on the primary: {first_line(error)}. The key needs "
-            "the Manage claim, and the namespace must be reachable"
-        ) from error
+def _prefix(options: DrillOptions) -> str:
+    """On namespaces that are not ours, a name that cannot be anybody else's."""
+    if options.primary is None:
+        return ""
+    return f"twinbus-drill-{options.seed}-{random.randrange(1 << 32):x}-"  # noqa: S311  a name
 
 
 def _remove(manager: Any, entity: Entity) -> None:

@@ -1,4 +1,4 @@
-"""Who sends and who receives during a drill, and what each of them saw.
+"""Who sends and who receives during a drill or a soak, and what each of them saw.
 
 Senders are paired; receivers are the plain SDK's, on the primary alone, as those of an application
 that knows nothing of all this. Both write down what they did, for the verdict.
@@ -10,19 +10,25 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from azure.core.exceptions import AzureError, ResourceExistsError
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
+from twinbus.errors import TwinbusError, first_line
 from twinbus.lab.verdict import Attempt, Receipt
 
 # A send that was not taken is not sent again: what an application would do is its own business.
 SEND_S: Final = 20.0
 WAIT_S: Final = 1.0
 AGAIN_S: Final = 0.5
+
+
+class EntityError(TwinbusError):
+    """A queue or topic could not be made; the text says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,39 @@ class Entity:
     sessions: tuple[str, ...] = ()
 
 
+# Two queues, a session queue and a topic.
+SESSIONS: Final = tuple(f"visit-{number}" for number in range(4))
+
+
+def entities(prefix: str = "") -> tuple[Entity, ...]:
+    """One of each kind that can be sent to."""
+    return (
+        Entity(f"{prefix}orders"),
+        Entity(f"{prefix}payments"),
+        Entity(f"{prefix}visits", sessions=SESSIONS),
+        Entity(f"{prefix}news", subscription="readers"),
+    )
+
+
+def create(manager: Any, entity: Entity) -> None:
+    """Make it on the primary, unless it is there. Raises EntityError."""
+    settings: dict[str, Any] = {"requires_duplicate_detection": True}
+    try:
+        with suppress(ResourceExistsError):
+            if entity.subscription is None:
+                manager.create_queue(
+                    entity.path, requires_session=bool(entity.sessions), **settings
+                )
+            else:
+                manager.create_topic(entity.path, **settings)
+                manager.create_subscription(entity.path, entity.subscription)
+    except AzureError as error:
+        raise EntityError(
+            f"could not create '{entity.path}' on the primary: {first_line(error)}. The key needs "
+            "the Manage claim, and the namespace must be reachable"
+        ) from error
+
+
 @dataclass
 class History:
     """What senders and receivers saw."""
@@ -42,10 +81,27 @@ class History:
     receipts: list[Receipt] = field(default_factory=list)
     begun: int = 0
     refused: int = 0  # sends that raised
+    # Received, and the receiver was not told that it is settled: it may come again, rightly.
+    unsettled: set[tuple[str, str]] = field(default_factory=set)
 
     @property
     def acknowledged(self) -> int:
         return sum(each.acknowledged for each in self.attempts)
+
+    def attempted(self, attempt: Attempt) -> None:
+        """Told when a send begins, and again when it was acknowledged."""
+        self.begun += not attempt.acknowledged
+        self.attempts.append(attempt)
+
+    def received(self, receipt: Receipt) -> None:
+        """Told of a message before it is settled, so that none is forgotten whose settling is
+        done at the broker while its answer is lost."""
+        if (receipt.entity, receipt.id) not in self.unsettled:
+            self.receipts.append(receipt)
+        self.unsettled.add((receipt.entity, receipt.id))
+
+    def settled(self, receipt: Receipt) -> None:
+        self.unsettled.discard((receipt.entity, receipt.id))
 
     def missing(self) -> int:
         """Acknowledged, and not received yet."""
@@ -53,58 +109,64 @@ class History:
         return sum(each.acknowledged and each.id not in seen for each in self.attempts)
 
 
+class Sender:
+    """One that sends in a row, to one entity after the other."""
+
+    def __init__(
+        self, index: int, entities: Sequence[Entity], history: History, seed: int, number: int = 0
+    ) -> None:
+        self._index = index
+        self._entities = entities
+        self._history = history
+        self._seed = seed
+        self._number = number  # of its next message
+        self._random = random.Random(f"{seed}-{index}")  # noqa: S311  bodies, not secrets
+
+    async def send(self, factory: Any, messages: int, pause_s: float) -> None:
+        async with AsyncExitStack() as stack:
+            links = [
+                await stack.enter_async_context(factory.get_queue_sender(entity.path))
+                for entity in self._entities
+            ]
+            for _ in range(messages):
+                place = self._number % len(links)
+                await self._attempt(links[place], self._entities[place])
+                await asyncio.sleep(pause_s)
+
+    async def _attempt(self, link: Any, entity: Entity) -> None:
+        number, self._number = self._number, self._number + 1
+        name = f"{self._seed}-{self._index}-{number}"
+        session = entity.sessions[self._index % len(entity.sessions)] if entity.sessions else None
+        body = self._random.randbytes(self._random.randrange(10, 2000))
+        message = ServiceBusMessage(body, message_id=name, session_id=session)
+        # Senders share sessions, so what is in order is what one of them sent.
+        place = session or f"sender {self._index}"
+        attempt = Attempt(name, entity.path, place, number, acknowledged=False)
+        self._history.attempted(attempt)
+        try:
+            await link.send_messages(message, timeout=SEND_S)
+        except ServiceBusError:
+            self._history.refused += 1
+        else:
+            self._history.attempted(replace(attempt, acknowledged=True))
+
+
 class Senders:
-    """So many tasks that share a factory, each with messages of its own in a row."""
+    """So many tasks that share a factory."""
 
     def __init__(
         self, factory: Any, entities: Sequence[Entity], history: History, seed: int, count: int
     ) -> None:
         self._factory = factory
-        self._entities = entities
-        self._history = history
-        self._seed = seed
-        self._count = count
-        self._numbers = [0] * count
-        self._random = random.Random(seed)  # noqa: S311  bodies, not secrets
+        self._senders = [Sender(index, entities, history, seed) for index in range(count)]
 
     async def send(self, messages: int, pause_s: float) -> None:
         """All of them send, until so many messages were tried."""
-        share = [messages // self._count] * self._count
-        share[0] += messages - sum(share)
+        count = len(self._senders)
         async with asyncio.TaskGroup() as tasks:
-            for sender, mine in enumerate(share):
-                tasks.create_task(self._send(sender, mine, pause_s))
-
-    async def _send(self, sender: int, messages: int, pause_s: float) -> None:
-        async with AsyncExitStack() as stack:
-            links = [
-                await stack.enter_async_context(self._factory.get_queue_sender(entity.path))
-                for entity in self._entities
-            ]
-            for _ in range(messages):
-                number = self._numbers[sender]
-                self._numbers[sender] += 1
-                place = number % len(links)
-                await self._attempt(links[place], self._entities[place], sender, number)
-                await asyncio.sleep(pause_s)
-
-    async def _attempt(self, link: Any, entity: Entity, sender: int, number: int) -> None:
-        name = f"{self._seed}-{sender}-{number}"
-        session = entity.sessions[sender % len(entity.sessions)] if entity.sessions else None
-        body = self._random.randbytes(self._random.randrange(10, 2000))
-        message = ServiceBusMessage(body, message_id=name, session_id=session)
-        self._history.begun += 1
-        try:
-            await link.send_messages(message, timeout=SEND_S)
-        except ServiceBusError:
-            self._history.refused += 1
-            acknowledged = False
-        else:
-            acknowledged = True
-        # Senders share sessions, so what is in order is what one of them sent.
-        place = f"{session}" if session else f"sender {sender}"
-        attempt = Attempt(name, entity.path, place, number, acknowledged)
-        self._history.attempts.append(attempt)
+            for index, sender in enumerate(self._senders):
+                mine = messages // count + (messages % count if index == 0 else 0)
+                tasks.create_task(sender.send(self._factory, mine, pause_s))
 
 
 class Receivers:
@@ -141,10 +203,12 @@ class Receivers:
 
     async def _take(self, receiver: Any, entity: Entity) -> None:
         for message in await receiver.receive_messages(50, max_wait_time=WAIT_S):
-            await receiver.complete_message(message)
             name = str(message.message_id)
             place = message.session_id or f"sender {name.split('-')[1]}"
-            self._history.receipts.append(Receipt(name, entity.path, place))
+            receipt = Receipt(name, entity.path, place)
+            self._history.received(receipt)
+            await receiver.complete_message(message)
+            self._history.settled(receipt)
 
 
 def _receiver(client: ServiceBusClient, entity: Entity, session: str | None) -> Any:

@@ -6,13 +6,14 @@ caller, as an exception.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from twinbus.errors import TwinbusError
 from twinbus.pipeline.archive import using_option
@@ -21,6 +22,8 @@ from twinbus.pipeline.java import find_java
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 # Tasks are tried this often. Plain local[n] gives up at the first failure.
 ATTEMPTS: Final = 4
@@ -127,7 +130,11 @@ def _started(app_name: str, settings: Mapping[str, str], log: Path | None) -> Sp
     with log.open("a+b") if log is not None else tempfile.TemporaryFile() as said:
         gateway = _launched(chosen, said)
     # Spark's own builder lets nobody say where Java may write, so the context is made first.
-    SparkContext(conf=chosen, gateway=gateway)
+    context = SparkContext(conf=chosen, gateway=gateway)
+    # Of a Java that dies, whoever uses it hears; a stack trace from the server that takes its
+    # accumulators says nothing more.
+    server: Any = context._accumulatorServer
+    server.handle_error = lambda request, address: logger.debug("Java is gone", exc_info=True)
     return SparkSession.builder.getOrCreate()
 
 

@@ -1,0 +1,97 @@
+"""`twinbus soak`: every kind of trouble under load, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twinbus.commands.stage import print_timeline, print_verdict, watched
+from twinbus.commands.terminal import DOES_NOT_WORK, Json, print_json, refuse
+from twinbus.errors import TwinbusError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from twinbus.lab.soak import Soak
+
+
+def soak(
+    minutes: Annotated[float, typer.Option("--minutes", help="How long there is trouble.")] = 3,
+    seed: Annotated[int, typer.Option("--seed", help="Of what goes wrong, and when.")] = 1,
+    faults: Annotated[
+        str | None,
+        typer.Option(
+            "--faults", help="Only these kinds of trouble. Default: all, see docs/lab.md."
+        ),
+    ] = None,
+    senders: Annotated[int, typer.Option("--senders", help="How many processes send.")] = 4,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", help="Keep data, journals and logs in this folder."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Kill, freeze, throttle, cut and fill at random under load; then everything must be home.
+
+    The same seed makes the same plan of trouble. Fails with exit code 1 if a message is lost, comes
+    from nowhere, or a queue is not empty in the end.
+
+    Example: twinbus soak --minutes 3 --seed 7 --faults kill-primary,kill-driver,disk-full-primary
+    """
+    logging.basicConfig(level=logging.CRITICAL)
+    try:
+        from twinbus.lab.plan import KINDS
+        from twinbus.lab.soak import Soak, SoakOptions
+        from twinbus.pipeline.java import find_java
+    except ImportError as error:
+        refuse(
+            f"a soak needs more packages ({error.name}): pip install 'twinbus[broker,syphon,lab]'"
+        )
+    try:
+        find_java()  # said now, not after a minute
+        kinds = tuple(KINDS) if faults is None else tuple(map(str.strip, faults.split(",")))
+        options = SoakOptions(minutes, seed, kinds, senders, keep=keep)
+        result = asyncio.run(watched(Soak(options), _view, hidden=as_json))
+    except TwinbusError as error:
+        refuse(str(error))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        typer.echo("twinbus: stopped; nothing is left running", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+    if not result["holds"] or not result["empty"]:
+        raise typer.Exit(DOES_NOT_WORK)
+
+
+def _view(soak: Soak) -> RenderableType:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    troubles = ", ".join(str(each) for each in soak.under_way.values()) or "none"
+    return Group(
+        Text(soak.phase, style="bold"),
+        Text(f"trouble: {troubles}"),
+        Text(f"{len(soak.history.receipts)} received"),
+        ProgressBar(total=soak.options.seconds, completed=soak.timeline.now, width=60),
+    )
+
+
+def _print(result: dict[str, Any]) -> None:
+    print_timeline(result)
+    print_verdict(result)
+    for path, count in result["left"].items():
+        typer.echo(f"not empty: {path}, {count} messages")
+    well = result["holds"] and result["empty"]
+    word = "nothing is lost, and every queue is empty" if well else "FAILED"
+    restarts = sum(result["restarts"].values())
+    typer.echo(
+        f"{word}: {result['troubles']} troubles in {result['minutes']:g} minutes with seed "
+        f"{result['seed']}, {restarts} restarts, {result['took_s']} s in all"
+    )

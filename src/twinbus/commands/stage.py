@@ -1,0 +1,81 @@
+"""What a drill and a soak share on a terminal: a view that moves, the time line, the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import typer
+
+from twinbus.commands.terminal import print_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from twinbus.lab.timeline import Moment, Timeline
+
+REFRESH_S = 0.25
+_COUNTS = (
+    *("attempted", "acknowledged", "ok", "waiting", "dead_lettered"),
+    *("lost", "duplicated", "recovered", "unexpected", "out_of_order"),
+)
+
+
+class Act(Protocol):
+    """Something that takes its time, and has a time line."""
+
+    timeline: Timeline
+
+    async def run(self) -> dict[str, Any]: ...
+
+
+T = TypeVar("T", bound=Act)
+
+
+async def watched(act: T, view: Callable[[T], RenderableType], *, hidden: bool) -> dict[str, Any]:
+    """Run it, with a view of it that moves if somebody is watching."""
+    from rich.console import Console
+    from rich.live import Live
+
+    # As Ctrl-C: what was started is ended, whoever asks.
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        act.timeline.tell = _print_moment
+    if hidden or not console.is_terminal:
+        return await act.run()
+    with Live(view(act), console=console, refresh_per_second=4) as live:
+
+        async def refresh() -> None:
+            while True:
+                live.update(view(act))
+                await asyncio.sleep(REFRESH_S)
+
+        watching = asyncio.create_task(refresh())
+        try:
+            return await act.run()
+        finally:
+            watching.cancel()
+            live.update(view(act))
+
+
+def _print_moment(moment: Moment) -> None:
+    typer.echo(f"{moment.at_s:7.2f} s  {moment.what}", err=True)
+
+
+def print_timeline(result: dict[str, Any]) -> None:
+    """Unless it was told as it happened."""
+    if sys.stderr.isatty():
+        typer.echo("\nTime line")
+        for moment in result["timeline"]:
+            typer.echo(f"  {moment['at_s']:7.2f} s  {moment['what']}")
+
+
+def print_verdict(result: dict[str, Any]) -> None:
+    typer.echo("\nVerdict")
+    print_table(("what", "messages"), [[name, str(result[name])] for name in _COUNTS])
