@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,8 +96,8 @@ def test_the_java_of_pypi_is_used_where_there_is_no_other(
     assert [each.name for each in (first.home / "bin").iterdir()] == ["java"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_cache_that_cannot_be_written_is_replaced_by_a_folder_of_our_own(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    folder = cache_folder({"XDG_CACHE_HOME": str(tmp_path)})
-    assert tmp_path not in folder.parents
+    taken = tmp_path / "taken"
+    taken.write_text("a file, so that nobody, root included, can make a folder in it")
+    folder = cache_folder({"XDG_CACHE_HOME": str(taken)})
+    assert taken not in folder.parents
