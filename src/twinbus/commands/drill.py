@@ -49,7 +49,10 @@ def drill(
         typer.Option("--keep", help="Keep namespaces' data and the ledger in this folder."),
     ] = None,
     certificate: Annotated[
-        Path | None, typer.Option("--certificate", help="A certificate to trust.")
+        list[Path] | None,
+        typer.Option(
+            "--certificate", help="One to trust; give it twice if the two namespaces differ."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -78,7 +81,7 @@ def drill(
             primary_port=primary_port,
             secondary_port=secondary_port,
             keep=keep,
-            certificate=None if certificate is None else str(certificate),
+            certificates=tuple(str(each) for each in certificate or ()),
         )
         result = asyncio.run(watched(Drill(options), _view, hidden=as_json))
     except TwinbusError as error:

@@ -73,7 +73,7 @@ class DrillOptions:
     secondary_port: int = 0
     keep: Path | None = None
     pause_s: float = 0.02
-    certificate: str | None = None
+    certificates: tuple[str, ...] = ()  # to trust: the primary's first, the secondary's last
 
     def __post_init__(self) -> None:
         if (self.primary is None) != (self.secondary is None):
@@ -146,7 +146,8 @@ class Drill:
         self._local: LocalNamespace | None = None
         if options.primary is not None and options.secondary is not None:
             self._primary, self._secondary = options.primary, options.secondary
-            trusted = (options.certificate, options.certificate)
+            given = options.certificates or (None,)
+            trusted = given[0], given[-1]
         else:
             trusted = await self._start_namespaces(stack, folder)
         self._entities = entities(_prefix(options))

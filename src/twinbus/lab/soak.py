@@ -138,6 +138,9 @@ class Soak:
     history: History = field(default_factory=History)
     timeline: Timeline = field(default_factory=Timeline)
     under_way: dict[str, Trouble] = field(default_factory=dict)
+    _turns: dict[str, asyncio.Lock] = field(
+        default_factory=lambda: {target: asyncio.Lock() for target in KINDS.values()}
+    )
 
     async def run(self) -> dict[str, Any]:
         """The soak; answers what `--json` prints."""
@@ -263,12 +266,14 @@ class Soak:
             await asyncio.sleep(max(0.0, began + self.options.seconds - time.monotonic()))
 
     async def _befall(self, trouble: Trouble) -> None:
-        self.timeline.say(str(trouble))
-        self.under_way[trouble.target] = trouble
-        end = await self._begin(trouble)
-        await asyncio.sleep(trouble.lasts_s)
-        await end()
-        del self.under_way[trouble.target]
+        # What was killed may be longer in coming back than was planned.
+        async with self._turns[trouble.target]:
+            self.timeline.say(str(trouble))
+            self.under_way[trouble.target] = trouble
+            end = await self._begin(trouble)
+            await asyncio.sleep(trouble.lasts_s)
+            await end()
+            del self.under_way[trouble.target]
 
     async def _begin(self, trouble: Trouble) -> End:
         """Break it; answers how to mend it."""
