@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+import twinbus
+from twinbus.lab.namespaces import LocalNamespace
 
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))
 
@@ -82,6 +86,38 @@ def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
     assert "the primary namespace did not start" in done.stderr
     assert port in done.stderr
     assert not leftovers(tmp_path / "kept")
+
+
+@pytest.mark.timeout(420)
+async def test_a_drill_on_namespaces_of_your_own_disables_and_cleans_up(tmp_path: Path) -> None:
+    yours = [LocalNamespace(name, tmp_path / name) for name in ("one", "two")]
+    try:
+        await asyncio.gather(*(each.start() for each in yours))
+        given = [
+            *("--primary", yours[0].connection_string, "--secondary", yours[1].connection_string),
+            *("--certificate", yours[0].certificate, "--certificate", yours[1].certificate),
+        ]
+        refused = await asyncio.to_thread(run, *given, "--faults", "kill,throttle")
+        done = await asyncio.to_thread(run, *given, "--messages", "16", "--json")
+        left = await asyncio.to_thread(entities_of, yours[0])
+    finally:
+        await asyncio.gather(*(each.kill() for each in yours))
+    assert refused.returncode == 2
+    assert "cannot be killed or broken" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["attempted"], result["lost"], result["unexpected"]) == (16, 0, 0)
+    assert result["moved"] == result["diverted"] > 0
+    assert "disable begins" in [moment["what"] for moment in result["timeline"]]
+    assert left == [], "what the drill made on it is gone again"
+
+
+def entities_of(namespace: LocalNamespace) -> list[str]:
+    with twinbus.NamespaceManager.from_connection_string(
+        namespace.connection_string, connection_verify=namespace.certificate
+    ) as manager:
+        queues = [each.name for each in manager.list_queues()]
+        return queues + [each.name for each in manager.list_topics()]
 
 
 def test_one_namespace_of_two_is_a_sentence() -> None:

@@ -128,20 +128,14 @@ def many() -> list[bytes]:
 def test_every_amqp_type_comes_home_as_it_was_sent(
     syphon: SyphonProcess, namespaces: Namespaces, many: list[bytes]
 ) -> None:
-    """Compared with what the broker makes of the same message when it is sent to it directly."""
+    """The bare message, byte by byte. Those with annotations that mean something to a broker, as
+    times and sessions, are the next test's."""
     packed, expected = [], []
     for message in many:
-        wrapped = envelope.pack(message, "types")
-        sections = envelope.split(message)
-        annotations = envelope._map(sections.get(0x72))
-        if any("scheduled" in str(key) or "x-opt" in str(key) for key in annotations):
-            continue
-        packed += wrapped
-        path, back = (
-            envelope.unwrap(wrapped[0]) if len(wrapped) == 1 else envelope.assemble(wrapped)
-        )
-        assert path == "types"
-        expected.append(Message.parse(back).bare)
+        annotations = envelope._map(envelope.split(message).get(0x72))
+        if not any("x-opt" in str(key) for key in annotations):
+            packed += envelope.pack(message, "types")
+            expected.append(Message.parse(message).bare)
     assert len(expected) > 30
     namespaces.put(packed, 1)
     found = until(lambda: namespaces.at_home("types"), lambda home: len(home) >= len(expected), 30)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -32,6 +31,7 @@ from twinbus import SendAvailabilityPairedNamespaceOptions
 from twinbus.envelope import queue_path
 from twinbus.errors import TwinbusError
 from twinbus.lab.faults import FaultClient, FaultError
+from twinbus.lab.folder import work_folder
 from twinbus.lab.namespaces import LocalNamespace, NamespaceError
 from twinbus.lab.timeline import Timeline
 from twinbus.lab.traffic import Entity, History, Receivers, Senders, create, entities
@@ -112,7 +112,7 @@ class Drill:
     async def run(self) -> dict[str, Any]:
         """The drill; answers what `--json` prints."""
         async with AsyncExitStack() as stack:
-            folder = self._folder(stack)
+            folder = work_folder(stack, self.options.keep, "drill")
             self._ledger = Ledger(folder / "ledger", flush_interval_s=2)
             stack.callback(self._ledger.close)
             spark = asyncio.create_task(asyncio.to_thread(_spark))
@@ -127,13 +127,6 @@ class Drill:
             self._enter("making the audit and the bill")
             reports = await asyncio.to_thread(_reports, spark.result(), folder / "ledger")
         return self._result(verdict, *reports)
-
-    def _folder(self, stack: AsyncExitStack) -> Path:
-        if self.options.keep is not None:
-            self.options.keep.mkdir(parents=True, exist_ok=True)
-            return self.options.keep
-        made = stack.enter_context(tempfile.TemporaryDirectory(prefix="twinbus-drill-"))
-        return Path(made)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase

@@ -48,14 +48,15 @@ class LocalNamespace:
         """Returns when it takes connections."""
         self.folder.mkdir(parents=True, exist_ok=True)
         # A session of its own: Ctrl-C is for the drill, which then ends this in its own time.
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "twinbus", "broker", "--name", self.name, "--faults"),
-            *("--port", str(self.port), "--admin-port", "0", "--data", str(self.folder)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=(self.folder / "log").open("ab"),
-            env={**os.environ, "TWINBUS_KEY": self._key},
-            start_new_session=True,
-        )
+        with (self.folder / "log").open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "twinbus", "broker", "--name", self.name, "--faults"),
+                *("--port", str(self.port), "--admin-port", "0", "--data", str(self.folder)),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "TWINBUS_KEY": self._key},
+                start_new_session=True,
+            )
         assert self.process.stdout is not None
         line = (await asyncio.wait_for(self.process.stdout.readline(), START_S)).decode()
         if not line:

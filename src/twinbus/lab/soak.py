@@ -17,7 +17,6 @@ import re
 import resource
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -36,6 +35,7 @@ import twinbus
 from twinbus.envelope import queue_path
 from twinbus.errors import TwinbusError
 from twinbus.lab.faults import FaultClient, FaultError
+from twinbus.lab.folder import work_folder
 from twinbus.lab.namespaces import LocalNamespace, NamespaceError
 from twinbus.lab.plan import KINDS, Trouble, make_plan
 from twinbus.lab.proxy import Proxy
@@ -146,7 +146,7 @@ class Soak:
         """The soak; answers what `--json` prints."""
         plan = make_plan(self.options.seed, self.options.seconds, self.options.kinds)
         async with AsyncExitStack() as stack:
-            self._folder = self._made(stack)
+            self._folder = work_folder(stack, self.options.keep, "soak")
             await self._open(stack)
             self._enter("under load")
             await self._suffer(plan)
@@ -156,12 +156,6 @@ class Soak:
             left = await self._come_home()
             verdict = await self._judge()
         return self._result(plan, verdict, left)
-
-    def _made(self, stack: AsyncExitStack) -> Path:
-        if self.options.keep is not None:
-            self.options.keep.mkdir(parents=True, exist_ok=True)
-            return self.options.keep
-        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="twinbus-soak-")))
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
