@@ -13,7 +13,7 @@ How messages travel is behind ``Post``; this module knows no sockets, no Spark a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -118,6 +118,8 @@ class Carrier:
         self._parts: dict[tuple[str, str], list[Row]] = {}
         self._left: list[Parcel] = []
         self._behind: set[tuple[str, str]] = set()  # who has messages left behind in this round
+        self._held: set[tuple[str, str]] = set()  # of these, who waits for a lock to end
+        self._seen: dict[str, int] = {}  # rows by queue
         self._down: dict[str, tuple[Outcome, str]] = {}
         self._tallies: dict[tuple[str, str, Outcome], Tally] = {}
         self._partial: list[Tally] = []
@@ -126,6 +128,7 @@ class Carrier:
         """Send these home and settle them; what cannot go now is left."""
         by_destination: dict[str, list[Parcel]] = {}
         for row in rows:
+            self._seen[row.queue] = self._seen.get(row.queue, 0) + 1
             parcel = self._opened(row)
             if parcel is not None:
                 by_destination.setdefault(parcel.destination, []).append(parcel)
@@ -138,7 +141,9 @@ class Carrier:
             self._set_aside(rows)
         moved = any(outcome is Outcome.MOVED for _, _, outcome in self._tallies)
         if not moved and not self._orders.keep:
-            self._give_back()
+            self._give_back(self._behind)
+        else:
+            self._give_back({key for key in self._held if not self._is_cut_short(key[0])})
         return [*self._tallies.values(), *self._partial]
 
     # ------------------------------------------------------------ envelopes
@@ -213,6 +218,7 @@ class Carrier:
             for hold in self._orders.holds.get(key, ())
         ):
             reason = "one before it is still locked"
+            self._held.add(key)
         else:
             return True
         self._leave([parcel], Outcome.SKIPPED, reason)
@@ -342,16 +348,25 @@ class Carrier:
         highest = max(row.number for row in rows)
         self._partial.append(Tally(*key, len(rows), parcel.number, highest, error=group))
 
-    def _give_back(self) -> None:
+    def _is_cut_short(self, queue: str) -> bool:
+        """Whether there may be more in it, which is reached only while these stay locked."""
+        share = self._orders.share
+        return share is not None and self._seen.get(queue, 0) >= share
+
+    def _give_back(self, keys: Set[tuple[str, str]]) -> None:
+        """Unlock what is left of these, so that it is at hand when its turn comes.
+
+        What only waits for the lock of another to end would otherwise begin a lock of its own, for
+        which those behind it would wait, and so on.
+        """
+        left = [each for each in self._left if (each.queue, each.destination) in keys]
         lost: set[UUID] = set()
-        for queue, tokens in _tokens(self._left).items():
+        for queue, tokens in _tokens(left).items():
             lost.update(self._post.abandon(queue, tokens))
         # What could not be given back stays locked, and those behind it must know.
-        stuck = {
-            (each.queue, each.destination) for each in self._left if lost.intersection(each.tokens)
-        }
+        stuck = {(each.queue, each.destination) for each in left if lost.intersection(each.tokens)}
         for (queue, destination, outcome), tally in self._tallies.items():
-            if outcome in LEFT and (queue, destination) not in stuck:
+            if outcome in LEFT and (queue, destination) in keys - stuck:
                 tally.until_ms = 0
 
     def _count(self, parcel: Parcel, outcome: Outcome, error: str | None = None) -> None:

@@ -43,6 +43,9 @@ REQUEST_S: Final = 20.0
 SEND_S: Final = 30.0
 # A broker that has nothing answers a drain at once; this is for one that has hung.
 DRAIN_S: Final = 10.0
+# The broker is asked to send something at least this often. If it does not, the connection is lost
+# and nobody told us: a machine that lost its power, a firewall that forgot us.
+IDLE_S: Final = 40.0
 # Tokens in one settlement. A token takes 16 bytes of a frame.
 SETTLED_AT_ONCE: Final = 1000
 
@@ -88,11 +91,15 @@ class _RawHandler(BaseHandler):
         handler: Any = self._handler
         # The SDK's thread that reads now and then would take messages from under our hands.
         handler._keep_alive_interval = 0
+        handler._idle_timeout = IDLE_S
         try:
             handler.open()
             while not handler.client_ready():
                 if time.monotonic() > ends:
                     raise OperationTimeoutError(message="Opening the link took too long.")
+            # The broker knows now how often to send something. The SDK would not count that: an
+            # empty frame is none to it, and it would close a connection that is merely quiet.
+            handler._connection._idle_timeout = None
             self._opened()
             self._running = True
         except BaseException:
@@ -176,6 +183,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
     _deliveries: list[Delivery]
     _parts: bytearray
     _drained: bool
+    _heard_at: float
 
     def _create_handler(self, auth: Any) -> None:
         ServiceBusReceiver._create_handler(self, auth)
@@ -267,6 +275,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
     def watch(self) -> None:
         """Leave credit for one message: the long poll."""
         self.ready()
+        self._heard_at = time.monotonic()
         self._guarded(lambda: self._ask(1, drain=False))
 
     def heard(self) -> bool:
@@ -276,7 +285,10 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
     def _heard(self) -> bool:
         while self._has_news():
             self._read()
+            self._heard_at = time.monotonic()
         handler: Any = self._handler
+        if time.monotonic() - self._heard_at > IDLE_S:
+            raise ServiceBusConnectionError(message=f"Nothing was heard for {IDLE_S:g} seconds.")
         handler.auth_complete()
         # Not for a frame, but for the SDK to say that we are still there, if it is time to.
         handler._connection._get_remote_timeout(time.time())

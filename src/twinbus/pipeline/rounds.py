@@ -85,6 +85,7 @@ class Orders:
     # What is left behind stays locked, so that what lies behind it is reached. Where nothing moves
     # anyway it is given back, so that it is at hand when its destination is.
     keep: bool = False
+    share: int | None = None  # how many rows of a queue a round takes at most
     alone: frozenset[str] = frozenset()  # messages some parts of which are not in the backlog
 
 
@@ -128,6 +129,7 @@ class Destinations:
             pace=None if self._rate is None else self._rate / self._workers,
             deducts=self._deducts,
             keep=self._goes_on,
+            share=self._share,
             alone=frozenset(
                 group for group, (first, last) in self._partial.items() if last - first >= ALONE_S
             ),

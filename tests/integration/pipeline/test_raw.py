@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import time
@@ -19,12 +20,14 @@ from tests.unit.pipeline.backlogs import plain
 
 from twinbus.amqp.message import Message
 from twinbus.envelope import identity_of, unstamped
+from twinbus.lab.proxy import Proxy
 from twinbus.pipeline.credentials import Secret, client_of
 from twinbus.pipeline.raw import RawReceiver, RawSender, receiver, sender
+from twinbus.pipeline.watch import Watch
 
 _NAMES = (
     *("taking", "draining", "watching", "deleting", "settling", "halving", "peeking"),
-    *("large", "batched", "two", "quiet"),
+    *("large", "batched", "two", "quiet", "lost"),
 )
 QUEUES: dict[str, dict[str, Any]] = {name: {} for name in _NAMES}
 QUEUES["briefly"] = {"lock_duration": "PT5S"}
@@ -239,6 +242,26 @@ def test_a_queue_that_is_not_there_is_the_sdks_own_error(lines: Lines) -> None:
             lines.receiver(f"nowhere-{attempt}").take(1)
         with pytest.raises(ServiceBusError, match="could not be found"):
             lines.sender(f"nowhere-{attempt}").send([plain("x")])
+
+
+async def test_a_connection_lost_without_a_word_is_noticed_and_a_quiet_one_is_kept(
+    lines: Lines, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twinbus.pipeline.raw.IDLE_S", 6.0)
+    monkeypatch.setattr("twinbus.pipeline.watch.UPKEEP_S", 0.5)
+    asked: list[str] = []
+    async with Proxy("localhost", broker.port) as proxy:
+        far = Lines(broker.connection_string.replace(f":{broker.port}", f":{proxy.port}"))
+        watch = Watch({"lost": far.receiver("lost")}, asked=asked.append)
+        try:
+            assert await asyncio.to_thread(watch.wait, 10.0) == []
+            assert asked == ["lost"], "the broker said that it is there, and was believed"
+            proxy.half_open()
+            await asyncio.sleep(0.5)  # the broker is told, and only the broker
+            lines.sender("lost").send([plain("1")])
+            assert await asyncio.to_thread(watch.wait, 30.0) == ["lost"]
+        finally:
+            await asyncio.to_thread(far.close)
 
 
 def test_links_outlive_a_broker_that_dies_and_returns(tmp_path: Path) -> None:

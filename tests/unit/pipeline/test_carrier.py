@@ -130,6 +130,21 @@ def test_what_was_left_stays_locked_while_others_move_and_is_given_back_when_not
     assert [row.number for row in alone.take(Q, 9)] == [1, 2]
 
 
+def test_what_waits_for_a_lock_to_end_is_given_back_unless_more_lies_behind_it() -> None:
+    """Or each would begin a lock of its own, for which the next would wait."""
+    for share, ready in ((9, [2, 3]), (4, [])):
+        backlog = filled("a", "a", "a", "b")
+        holds = {(Q, "a"): (Hold(0, backlog.now + 10_000),)}
+        rows = backlog.take(Q, 4)[1:]  # the first is still locked by a round before
+        carrier = Carrier(backlog, Orders(holds=holds, keep=True, share=share - 1))
+        carrier.carry(rows)
+        tallies = carrier.finish()
+        assert outcomes(tallies) == {Outcome.MOVED: 1, Outcome.SKIPPED: 2}
+        assert [row.number for row in backlog.take(Q, 9)] == ready
+        (left,) = [each for each in tallies if each.outcome is Outcome.SKIPPED]
+        assert bool(left.until_ms) is not bool(ready)
+
+
 def test_what_could_not_be_given_back_is_still_waited_for() -> None:
     """Otherwise what comes next would overtake it."""
     backlog = filled("down", "down")

@@ -1,0 +1,89 @@
+"""What the syphon makes of a destination that is busy, and of messages that have waited long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.syphons import Namespaces, backlog_queues, names, until
+from tests.unit.pipeline.backlogs import plain
+
+from twinbus import envelope
+from twinbus.lab.faults import FaultClient
+from twinbus.pipeline.credentials import Secret
+from twinbus.pipeline.rounds import BUSY_S
+from twinbus.pipeline.syphon import Syphon, SyphonOptions
+from twinbus.pipeline.translation import TimeToLive
+
+THROTTLED_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]:
+    home = {"busy": {"requires_duplicate_detection": True}, "free": {}, "aged": {}}
+    made = Namespaces(
+        tmp_path_factory.mktemp("destinations"), home, backlog_queues(1, lock_duration="PT20S")
+    )
+    made.primary.extra = ("--faults",)
+    made.start()
+    yield made
+    made.close()
+
+
+def syphon_of(
+    spark: SparkSession, namespaces: Namespaces, folder: Path, time_to_live: TimeToLive = "whole"
+) -> Syphon:
+    options = SyphonOptions(
+        Secret(namespaces.primary.connection_string),
+        Secret(namespaces.secondary.connection_string),
+        namespaces.backlog,
+        checkpoint=folder / "checkpoint",
+        time_to_live=time_to_live,
+    )
+    return Syphon(spark, options)
+
+
+@pytest.mark.timeout(300)  # it may be the first to use Spark
+def test_a_busy_destination_is_let_be_for_ten_seconds_while_others_flow(
+    spark: SparkSession, namespaces: Namespaces, tmp_path: Path
+) -> None:
+    faults = FaultClient(namespaces.primary.connection_string)
+    namespaces.divert_ids("busy", names("b", 20))
+    namespaces.divert_ids("free", names("f", 20))
+    syphon = syphon_of(spark, namespaces, tmp_path)
+    with faults.during("throttling", "busy", seconds=300):
+        syphon.start()
+        try:
+            until(lambda: namespaces.home_ids("free"), lambda home: home == names("f", 20), 150)
+            until(lambda: syphon.progress.snapshot().failed, bool, 30)
+            refused_at = time.monotonic()
+            assert namespaces.left() == 20, "all of them, and nothing else"
+            time.sleep(THROTTLED_S)
+            faults.clear()
+            until(lambda: namespaces.home_ids("busy"), lambda home: home == names("b", 20), 60)
+        finally:
+            syphon.stop()
+    assert time.monotonic() - refused_at > BUSY_S - 2, "it was let be, though it was well again"
+    assert namespaces.left() == 0
+    assert namespaces.dead() == []
+
+
+def test_what_was_waited_is_deducted_and_what_has_expired_is_set_aside(
+    spark: SparkSession, namespaces: Namespaces, tmp_path: Path
+) -> None:
+    ages = {"short": 1_000, "long": 3_600_000, "forever": None}
+    namespaces.divert("aged", [plain(name, ttl_ms=ttl) for name, ttl in ages.items()])
+    time.sleep(2.5)
+    assert syphon_of(spark, namespaces, tmp_path, "remaining").drain()
+    home = {envelope.identity_of(each)[0]: each for each in namespaces.at_home("aged")}
+    assert set(home) == {"long", "forever"}
+    assert envelope.time_to_live_of(home["forever"]) is None
+    left_ms = envelope.time_to_live_of(home["long"])
+    assert left_ms is not None
+    assert 3_600_000 - 120_000 < left_ms <= 3_600_000 - 2_500
+    (expired,) = namespaces.dead()
+    assert b"TTLExpiredException" in expired
+    assert b"short" in expired
