@@ -89,6 +89,13 @@ class Cause(StrEnum):
     HOME_RECEIVE = "home_receive"
 
 
+class Keeper(StrEnum):
+    """Who kept a record. The same operation may be recorded at both of its ends."""
+
+    CLIENT = "client"  # who asked for it: a factory, or the syphon
+    BROKER = "broker"  # who served it
+
+
 def units(sizes: Sequence[int]) -> int:
     """What messages of these sizes are charged: one each per started 64 KB."""
     if not sizes or max(sizes) <= UNIT_BYTES:  # nearly always, and this is done for every send
@@ -124,6 +131,8 @@ def schema() -> pa.Schema:
             pa.field("units", pa.int64(), nullable=False),
             pa.field("message_ids", pa.list_(pa.field("element", pa.string())), nullable=False),
             pa.field("destination", pa.string()),
+            # Not in ledgers of earlier versions, which only clients kept.
+            pa.field("kept_by", pa.string(), nullable=False),
         ],
         metadata={"twinbus.ledger": str(FORMAT)},
     )
@@ -137,12 +146,15 @@ class Ledger:
         where: str | os.PathLike[str],
         *,
         client: str | None = None,
+        kept_by: Keeper = Keeper.CLIENT,
         flush_interval_s: float = FLUSH_INTERVAL_S,
         limit: int = LIMIT,
     ) -> None:
         """``where`` is a local folder or any URL that ``fsspec`` knows."""
         self.where = os.fspath(where)
-        self.client = client or f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self.client = client or (name if kept_by is Keeper.CLIENT else f"{kept_by}-{name}")
+        self.kept_by = kept_by
         self._store = _store(self.where)
         self._interval_s = flush_interval_s
         self._limit = limit
@@ -242,7 +254,7 @@ class Ledger:
 
     def _write(self, day: str, rows: list[Row]) -> None:
         try:
-            content = _parquet(rows, self.client)
+            content = _parquet(rows, self.client, self.kept_by)
         except Exception:  # such rows would be in the way of all others, for ever
             _LOGGER.exception("%d records for the ledger are not of its types", len(rows))
             with self._mutex:
@@ -311,7 +323,7 @@ def _by_day(rows: list[Row]) -> dict[str, list[Row]]:
     return days
 
 
-def _parquet(rows: list[Row], client: str) -> bytes:
+def _parquet(rows: list[Row], client: str, kept_by: str) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -331,6 +343,7 @@ def _parquet(rows: list[Row], client: str) -> bytes:
         charged,
         [[_text(each) for each in some] for some in ids],
         destination,
+        [kept_by] * len(rows),
     ]
     layout = schema()
     arrays = [pa.array(column, kind) for column, kind in zip(columns, layout.types, strict=True)]

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from azure.servicebus._common.constants import (
+    REQUEST_RESPONSE_RECEIVE_BY_SEQUENCE_NUMBER,
     REQUEST_RESPONSE_RENEW_SESSION_LOCK_OPERATION,
     REQUEST_RESPONSE_RENEWLOCK_OPERATION,
+    REQUEST_RESPONSE_UPDATE_DISPOSTION_OPERATION,
 )
 
 from twinbus.envelope import id_of, is_backlog_path
@@ -27,6 +29,11 @@ _SETTLEMENTS: Final = {
 _RENEWALS: Final = {
     REQUEST_RESPONSE_RENEWLOCK_OPERATION,
     REQUEST_RESPONSE_RENEW_SESSION_LOCK_OPERATION,
+}
+# Requests that settle or receive messages, which are recorded with their ids.
+_KNOWN_OTHERWISE: Final = {
+    REQUEST_RESPONSE_RECEIVE_BY_SEQUENCE_NUMBER,
+    REQUEST_RESPONSE_UPDATE_DISPOSTION_OPERATION,
 }
 
 
@@ -107,6 +114,8 @@ class Bookkeeper:
 
     def requested(self, entity: str, what: bytes) -> None:
         """A request to the entity's ``$management``."""
+        if what in _KNOWN_OTHERWISE:
+            return
         operation = Operation.RENEW if what in _RENEWALS else Operation.MANAGE
         self._ledger.add(operation, _why(entity), self._namespace, entity)
 
