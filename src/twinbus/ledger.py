@@ -430,13 +430,18 @@ class Remote:
     """Any store that ``fsspec`` knows. Object stores show a file only when it is complete."""
 
     def __init__(self, url: str) -> None:
+        scheme = url.partition("://")[0]
         try:
             import fsspec
+
+            fsspec.get_filesystem_class(scheme)
         except ImportError as error:
             raise LedgerError(
-                f"a ledger at {url.partition('://')[0]}:// needs fsspec and the package for that "
-                "store, as in: pip install fsspec adlfs"
+                f"a ledger at {scheme}:// needs fsspec and the package for that store, as in: "
+                "pip install fsspec adlfs"
             ) from error
+        except ValueError as error:
+            raise LedgerError(f"a ledger cannot be kept at {scheme}://: {error}") from error
         self._url = url.rstrip("/")
         self._fsspec: Any = fsspec
 
