@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -341,15 +342,35 @@ def _parquet(rows: list[Row], client: str, kept_by: str) -> bytes:
         count,
         size,
         charged,
-        [[_text(each) for each in some] for some in ids],
+        _lists(ids),
         destination,
         [kept_by] * len(rows),
     ]
     layout = schema()
     arrays = [pa.array(column, kind) for column, kind in zip(columns, layout.types, strict=True)]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=layout), sink, compression="zstd")
+    # Ids are all different: to look for those that repeat would be most of the work.
+    repeating = [name for name in layout.names if name != "message_ids"]
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=layout),
+        sink,
+        compression="zstd",
+        use_dictionary=repeating,
+    )
     return bytes(sink.getvalue())
+
+
+def _lists(ids: Sequence[Sequence[Any]]) -> pa.ListArray:
+    """Lists of texts. Arrow makes them of one flat list in half the time."""
+    import pyarrow as pa
+
+    flat = list(chain.from_iterable(ids))
+    try:
+        texts = pa.array(flat, pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # AMQP has four kinds of ids, and one is usual
+        texts = pa.array([_text(each) for each in flat], pa.string())
+    ends = accumulate(map(len, ids), initial=0)
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), texts)
 
 
 def _text(message_id: Any) -> str:

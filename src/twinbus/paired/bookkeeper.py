@@ -20,6 +20,8 @@ from twinbus.envelope import id_of, is_backlog_path
 from twinbus.ledger import Cause, Ledger, Operation, units
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch, size_of
 
+# Looked up once: to find a member of an enum takes longer than to use it.
+_SEND, _NORMAL = Operation.SEND, Cause.NORMAL
 _SETTLEMENTS: Final = {
     "complete": Operation.COMPLETE,
     "abandon": Operation.ABANDON,
@@ -49,13 +51,24 @@ class Bookkeeper:
     # -- sending
 
     def sent(self, entity: str, ready: Outgoing | OutgoingBatch, *, ok: bool = True) -> None:
+        # Written out, because this is done for every send.
         sizes = ready.sizes()
-        self._messages(Operation.SEND, Cause.NORMAL, entity, sizes, ready.ids(), ok)
+        self._ledger.add(
+            _SEND,
+            _NORMAL,
+            self._namespace,
+            entity,
+            count=len(sizes),
+            bytes=sum(sizes),
+            units=units(sizes) if ok else 0,
+            message_ids=ready.ids(),
+            ok=ok,
+        )
 
     def scheduled(self, entity: str, encoded: list[bytes]) -> None:
         sizes = [len(each) for each in encoded]
         ids = [id_of(each) for each in encoded]
-        self._messages(Operation.SCHEDULE, Cause.NORMAL, entity, sizes, ids, ok=True)
+        self._messages(Operation.SCHEDULE, Cause.NORMAL, entity, sizes, ids)
 
     def diverted(
         self, namespace: str, queue: str, path: str, sizes: list[int], ids: Sequence[Any]
@@ -93,7 +106,7 @@ class Bookkeeper:
             return
         ids = [message.message_id for message in messages]
         sizes = [size_of(message._message) for message in messages]
-        self._messages(Operation.RECEIVE, cause, entity, sizes, ids, ok=True)
+        self._messages(Operation.RECEIVE, cause, entity, sizes, ids)
         if settled:
             self._ledger.add(
                 Operation.COMPLETE,
@@ -130,7 +143,6 @@ class Bookkeeper:
         entity: str,
         sizes: list[int],
         ids: Sequence[Any],
-        ok: bool,
     ) -> None:
         self._ledger.add(
             operation,
@@ -139,9 +151,8 @@ class Bookkeeper:
             entity,
             count=len(sizes),
             bytes=sum(sizes),
-            units=units(sizes) if ok else 0,
+            units=units(sizes),
             message_ids=ids,
-            ok=ok,
         )
 
 
