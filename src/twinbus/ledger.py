@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -89,6 +90,13 @@ class Cause(StrEnum):
     HOME_RECEIVE = "home_receive"
 
 
+class Keeper(StrEnum):
+    """Who kept a record. The same operation may be recorded at both of its ends."""
+
+    CLIENT = "client"  # who asked for it: a factory, or the syphon
+    BROKER = "broker"  # who served it
+
+
 def units(sizes: Sequence[int]) -> int:
     """What messages of these sizes are charged: one each per started 64 KB."""
     if not sizes or max(sizes) <= UNIT_BYTES:  # nearly always, and this is done for every send
@@ -124,6 +132,8 @@ def schema() -> pa.Schema:
             pa.field("units", pa.int64(), nullable=False),
             pa.field("message_ids", pa.list_(pa.field("element", pa.string())), nullable=False),
             pa.field("destination", pa.string()),
+            # Not in ledgers of earlier versions, which only clients kept.
+            pa.field("kept_by", pa.string(), nullable=False),
         ],
         metadata={"twinbus.ledger": str(FORMAT)},
     )
@@ -137,12 +147,15 @@ class Ledger:
         where: str | os.PathLike[str],
         *,
         client: str | None = None,
+        kept_by: Keeper = Keeper.CLIENT,
         flush_interval_s: float = FLUSH_INTERVAL_S,
         limit: int = LIMIT,
     ) -> None:
         """``where`` is a local folder or any URL that ``fsspec`` knows."""
         self.where = os.fspath(where)
-        self.client = client or f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self.client = client or (name if kept_by is Keeper.CLIENT else f"{kept_by}-{name}")
+        self.kept_by = kept_by
         self._store = _store(self.where)
         self._interval_s = flush_interval_s
         self._limit = limit
@@ -242,7 +255,7 @@ class Ledger:
 
     def _write(self, day: str, rows: list[Row]) -> None:
         try:
-            content = _parquet(rows, self.client)
+            content = _parquet(rows, self.client, self.kept_by)
         except Exception:  # such rows would be in the way of all others, for ever
             _LOGGER.exception("%d records for the ledger are not of its types", len(rows))
             with self._mutex:
@@ -311,7 +324,7 @@ def _by_day(rows: list[Row]) -> dict[str, list[Row]]:
     return days
 
 
-def _parquet(rows: list[Row], client: str) -> bytes:
+def _parquet(rows: list[Row], client: str, kept_by: str) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -329,14 +342,35 @@ def _parquet(rows: list[Row], client: str) -> bytes:
         count,
         size,
         charged,
-        [[_text(each) for each in some] for some in ids],
+        _lists(ids),
         destination,
+        [kept_by] * len(rows),
     ]
     layout = schema()
     arrays = [pa.array(column, kind) for column, kind in zip(columns, layout.types, strict=True)]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=layout), sink, compression="zstd")
+    # Ids are all different: to look for those that repeat would be most of the work.
+    repeating = [name for name in layout.names if name != "message_ids"]
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=layout),
+        sink,
+        compression="zstd",
+        use_dictionary=repeating,
+    )
     return bytes(sink.getvalue())
+
+
+def _lists(ids: Sequence[Sequence[Any]]) -> pa.ListArray:
+    """Lists of texts. Arrow makes them of one flat list in half the time."""
+    import pyarrow as pa
+
+    flat = list(chain.from_iterable(ids))
+    try:
+        texts = pa.array(flat, pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # AMQP has four kinds of ids, and one is usual
+        texts = pa.array([_text(each) for each in flat], pa.string())
+    ends = accumulate(map(len, ids), initial=0)
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), texts)
 
 
 def _text(message_id: Any) -> str:
@@ -417,13 +451,18 @@ class Remote:
     """Any store that ``fsspec`` knows. Object stores show a file only when it is complete."""
 
     def __init__(self, url: str) -> None:
+        scheme = url.partition("://")[0]
         try:
             import fsspec
+
+            fsspec.get_filesystem_class(scheme)
         except ImportError as error:
             raise LedgerError(
-                f"a ledger at {url.partition('://')[0]}:// needs fsspec and the package for that "
-                "store, as in: pip install fsspec adlfs"
+                f"a ledger at {scheme}:// needs fsspec and the package for that store, as in: "
+                "pip install fsspec adlfs"
             ) from error
+        except ValueError as error:
+            raise LedgerError(f"a ledger cannot be kept at {scheme}://: {error}") from error
         self._url = url.rstrip("/")
         self._fsspec: Any = fsspec
 

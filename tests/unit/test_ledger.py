@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +25,7 @@ from twinbus.ledger import (
     Ledger,
     LedgerError,
     Operation,
+    Status,
     check_marker,
     schema,
     units,
@@ -30,6 +33,7 @@ from twinbus.ledger import (
 
 NOON = 1_795_000_000.0  # 2026-11-18T08:26:40Z
 DAY = "day=2026-11-18"
+ROOT = Path(__file__).parent.parent.parent
 
 
 def add(ledger: Ledger, *ids: Any, at: float = NOON) -> None:
@@ -86,14 +90,47 @@ def test_the_columns_are_those_that_are_promised(tmp_path: Path) -> None:
     assert pq.ParquetFile(path).schema_arrow.equals(schema(), check_metadata=True)
 
 
-def test_pandas_reads_the_folder_as_one_table(tmp_path: Path) -> None:
-    pd = pytest.importorskip("pandas")
-    ledger = Ledger(tmp_path)
-    add(ledger, "a")
-    ledger.close()
-    frame = pd.read_parquet(tmp_path)
-    assert frame["entity"].tolist() == ["orders"]
-    assert frame["day"].astype(str).tolist() == ["2026-11-18"]
+def as_written_over_time(folder: Path) -> None:
+    """Two days, a file of an earlier version, and what a crash left behind."""
+    for client, day in (("first", NOON), ("second", NOON + 86_400)):
+        ledger = Ledger(folder, client=client)
+        add(ledger, "a", at=day)
+        add(ledger, "b", "c", at=day)
+        ledger.close()
+    (old,) = folder.glob(f"{DAY}/*.parquet")
+    pq.write_table(pq.ParquetFile(old).read().drop_columns(["kept_by"]), old)
+    (folder / DAY / ".first-00000001.parquet.0123abcd").write_bytes(b"PAR1 half of it")
+
+
+DOCUMENTED = (ROOT / "docs" / "costs.md").read_text()
+
+
+def test_pandas_reads_the_folder_as_the_document_says(tmp_path: Path) -> None:
+    import pandas as pd
+
+    as_written_over_time(tmp_path / "ledger")
+    assert "`pandas.read_parquet('ledger')`" in DOCUMENTED
+    frame = pd.read_parquet(tmp_path / "ledger")
+    days = frame.groupby(frame["day"].astype(str))["units"].sum()
+    assert days.to_dict() == {"2026-11-18": 3, "2026-11-19": 3}
+    assert [list(each) for each in frame["message_ids"]] == [["a"], ["b", "c"]] * 2
+
+
+def test_duckdb_reads_the_folder_as_the_document_says(tmp_path: Path) -> None:
+    import duckdb
+
+    as_written_over_time(tmp_path / "ledger")
+    (call,) = re.findall(r"`(read_parquet\('ledger/.*?\))`", DOCUMENTED)
+    source = call.replace("'ledger/", f"'{tmp_path}/ledger/")
+    query = (
+        "SELECT CAST(day AS VARCHAR), kept_by, sum(units), list_sort(flatten(list(message_ids))) "
+        f"FROM {source} GROUP BY ALL ORDER BY ALL"
+    )
+    found = duckdb.connect().execute(query).fetchall()
+    assert found == [
+        ("2026-11-18", None, 3, ["a", "b", "c"]),
+        ("2026-11-19", "client", 3, ["a", "b", "c"]),
+    ]
 
 
 def test_the_thread_writes_by_itself(tmp_path: Path) -> None:
@@ -233,6 +270,66 @@ def test_a_url_without_fsspec_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(LedgerError, match="abfs:// needs fsspec"):
         Ledger("abfs://container/ledger")
+
+
+def test_a_store_that_nobody_knows_is_a_sentence() -> None:
+    with pytest.raises(LedgerError, match="cannot be kept at nowhere://"):
+        Ledger("nowhere://ledger")
+
+
+def test_any_store_that_fsspec_knows_will_do() -> None:
+    import pandas as pd
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    where = f"memory://{uuid4().hex}/ledger"
+    for client in ("first", "second"):
+        ledger = Ledger(where, client=client)
+        add(ledger, client)
+        ledger.close()
+        assert ledger.status == Status(1, 0, 0, "")
+    root = where.removeprefix("memory:/")
+    assert sorted(MemoryFileSystem().find(root)) == [
+        f"{root}/{MARKER}",
+        f"{root}/{DAY}/first-00000000.parquet",
+        f"{root}/{DAY}/second-00000000.parquet",
+    ]
+    frame = pd.read_parquet(where)
+    assert [list(each) for each in frame["message_ids"]] == [["first"], ["second"]]
+
+
+def test_a_store_that_refuses_is_reported_and_what_it_refused_waits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    ledger = Ledger(f"ftp://localhost:{port}/ledger", flush_interval_s=0.01)
+    add(ledger, "a")
+    end = time.monotonic() + 10
+    while not ledger.status.error:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    add(ledger, "b")
+    assert ledger.status.waiting
+    ledger.close()
+    assert "cannot be written" in caplog.text
+    assert "2 records for the ledger" in caplog.text
+    assert ledger.status.dropped == 2
+
+
+def test_a_store_that_never_answers_holds_up_neither_add_nor_close() -> None:
+    with socket.create_server(("localhost", 0)) as server:
+        where = f"ftp://localhost:{server.getsockname()[1]}/ledger"
+        ledger = Ledger(where, flush_interval_s=0.001)
+        add(ledger, "a")
+        called, _ = server.accept()
+        with called:  # and says nothing
+            began = time.monotonic()
+            for number in range(1_000):
+                add(ledger, number)
+            assert time.monotonic() - began < 1
+            ledger.close(timeout_s=0.2)
+            assert time.monotonic() - began < 5
+            assert ledger.status.written == 0
 
 
 def test_a_process_that_forgets_to_close_writes_what_waits_when_it_ends(tmp_path: Path) -> None:

@@ -221,11 +221,13 @@ class _Admin:
         if address.path == "health" and not request.headers.get("authorization"):
             return JSONResponse({"status": "healthy", "namespace": self._name})
         trouble = self._namespace.trouble
-        if trouble is None:
-            return await self._manage(request, address)
-        await trouble.hold(address.full)
+        if trouble is not None:
+            await trouble.hold(address.full)
         response = await self._manage(request, address)
-        await trouble.withhold(address.full)
+        if self._namespace.books is not None:
+            self._namespace.books.managed(address.full)
+        if trouble is not None:
+            await trouble.withhold(address.full)
         return response
 
     async def _manage(self, request: Request, address: Address) -> Response:

@@ -67,10 +67,11 @@ from twinbus.broker.links import (
 )
 from twinbus.broker.management import OPERATIONS
 from twinbus.broker.namespace import MAX_MESSAGE_BYTES, MessageError, Namespace, TooLargeError
-from twinbus.broker.queue import Burial, QueueError
+from twinbus.broker.queue import Burial, Done, QueueError
 from twinbus.broker.requests import Reply, Request, refusal, reply_properties
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
 from twinbus.broker.store import Entry, StoreError
+from twinbus.ledger import Operation
 
 log = logging.getLogger("twinbus.broker")
 
@@ -298,7 +299,7 @@ class Client:
                 f"'{path}' forwards to '{entity.received.forward_to}'; receive from there."
             )
         entity.accessed_ms = self._clock()
-        receiver = Receiver(self, link, entity, queue, path)
+        receiver = Receiver(self, link, entity, queue, path, self.namespace.books)
         wanted = session_filter(link)
         if isinstance(queue, SessionQueue) != (wanted is not NO_FILTER):
             hint = "accept a session" if wanted is NO_FILTER else "receive without a session"
@@ -430,7 +431,9 @@ class Client:
         state = event.state
         try:
             if type(state) is Accepted:
-                receiver.queue.complete(event.tag, partial(self._confirm, event, _ACCEPTED))
+                done: Done = partial(self._confirm, event, _ACCEPTED)
+                done = self._booked(Operation.COMPLETE, receiver, event, done)
+                receiver.queue.complete(event.tag, done)
             else:
                 self._settle(receiver, event)
         except (QueueError, StoreError) as error:
@@ -439,19 +442,30 @@ class Client:
     def _settle(self, receiver: Receiver, event: Settlement) -> None:
         queue, token, state = receiver.queue, event.tag, event.state
         if isinstance(state, Rejected):
-            burial = partial(_burial, state.error)
-            queue.dead_letter(token, burial, partial(self._confirm, event, _REJECTED))
+            done: Done = partial(self._confirm, event, _REJECTED)
+            done = self._booked(Operation.DEAD_LETTER, receiver, event, done)
+            queue.dead_letter(token, partial(_burial, state.error), done)
             return
         done = partial(self._confirm, event, b"" if state is None else encode(state))
         if isinstance(state, Modified):
             changes = {str(key): value for key, value in (state.message_annotations or {}).items()}
             if state.undeliverable_here:
+                done = self._booked(Operation.DEFER, receiver, event, done)
                 queue.defer(token, done, changes)
             else:
+                done = self._booked(Operation.ABANDON, receiver, event, done)
                 queue.abandon(token, self._clock(), done, changes)
         elif state is None or isinstance(state, Released):
             # Settled without an outcome is not a success: the message goes back.
             queue.release(token, self._clock(), done)
+
+    def _booked(
+        self, operation: Operation, receiver: Receiver, event: Settlement, done: Done
+    ) -> Done:
+        books = self.namespace.books
+        if books is None:
+            return done
+        return books.settling(operation, receiver.queue, [event.tag], done)
 
     def _confirm(self, event: Settlement, state: bytes, error: Exception | None) -> None:
         """The settlement is on disk, or it is not: tell the receiver, unless it does not wait."""
@@ -517,6 +531,8 @@ class Client:
             entity, queue = self.namespace.directory.resolve(node.path)
             entity.accessed_ms = self._clock()
             request = Request(self.namespace, entity, queue, self._clock(), body, answer)
+            if self.namespace.books is not None:
+                self.namespace.books.answering(str(name), request)
             operation(request)
         except (QueueError, StoreError) as error:
             answer(refusal(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from twinbus.amqp.connection import Connection
@@ -17,6 +17,9 @@ from twinbus.broker.queue import Queue, QueueError
 from twinbus.broker.requests import refusal
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
 from twinbus.broker.store import Entry, StoreError
+
+if TYPE_CHECKING:
+    from twinbus.broker.bookkeeper import Bookkeeper
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 MAX_PENDING_BYTES = 1 << 20
@@ -78,7 +81,13 @@ class Receiver:
     """A link that a client receives on."""
 
     def __init__(
-        self, client: Conversation, link: Link, entity: Entity, queue: Queue, path: str
+        self,
+        client: Conversation,
+        link: Link,
+        entity: Entity,
+        queue: Queue,
+        path: str,
+        books: Bookkeeper | None = None,
     ) -> None:
         self.client = client
         self.link = link
@@ -93,6 +102,7 @@ class Receiver:
         self.deadline_ms = 0
         self._reserved = 0
         self._tally = queue.tally
+        self._books = books
         self._asking = False
         self._asked_at = 0
 
@@ -123,6 +133,8 @@ class Receiver:
             return  # receive-and-delete: the receiver left while its message was being deleted
         self.link.send(payload(entry, locked_until_ms), token, self.deletes)
         self._tally.messages_out += 1
+        if self._books is not None:
+            self._books.delivered(self.queue, entry, token, deletes=self.deletes)
         if self.deletes:
             self.finish_drain()  # which had to wait for what was being deleted
         self.client.touch()
@@ -150,6 +162,8 @@ class Receiver:
     def _count_request_over(self) -> None:
         if self._asking and self.link.delivery_count == self._asked_at:
             self._tally.empty_receives += 1
+            if self._books is not None:
+                self._books.found_nothing(self.queue.path)
         self._asking = False
 
     def close(self, now_ms: int) -> None:

@@ -51,7 +51,7 @@ def _schedule(request: Request) -> None:
     ):
         raise MessageError("'messages' is not a list of encoded messages.")
     body: dict[str, Any] = {}
-    numbers = request.namespace.send(
+    numbers = request.namespace.schedule(
         request.entity,
         [item["message"] for item in items],
         request.now_ms,
@@ -76,6 +76,9 @@ def _receive_by_number(request: Request) -> None:
     )
     request.queue.tally.receive_requests += 1
     request.queue.tally.messages_out += len(received)
+    if request.namespace.books is not None:
+        for entry, token, _ in received:
+            request.namespace.books.delivered(request.queue, entry, token, deletes=deletes)
     request.namespace.pump_queue(request.queue, request.now_ms)
     body["messages"] = [_received(entry, token, until_ms) for entry, token, until_ms in received]
     if not deletes:

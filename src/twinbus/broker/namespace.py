@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from twinbus.amqp.events import Event
@@ -34,6 +34,10 @@ from twinbus.broker.entities import NotAllowedError as NotAllowedError
 from twinbus.broker.queue import Burial, Done, Queue, QueueError
 from twinbus.broker.routing import Changed, read, rewrite
 from twinbus.broker.store import ACTIVE, SCHEDULED, Batch, Entry, Store, StoreError
+from twinbus.ledger import Operation
+
+if TYPE_CHECKING:
+    from twinbus.broker.bookkeeper import Bookkeeper
 
 Answer = Callable[[Any], None]
 
@@ -116,6 +120,7 @@ class Namespace:
         self.new_token = new_token or Tokens()
         self.idle_link_ms = 0  # never, unless told otherwise
         self.trouble: Trouble | None = None  # there is one while a fault is on
+        self.books: Bookkeeper | None = None  # there is one if a ledger is kept
         self._awake: dict[Queue, None] = {}
         self._holding: dict[Queue, None] = {}
         self._pending_ids: dict[tuple[int, str], list[Done]] = {}
@@ -137,10 +142,18 @@ class Namespace:
         """
         self._check_can_send(entity)
         entity.accessed_ms = now_ms
-        if len(payloads) == 1:
+        if len(payloads) == 1 and self.books is None:
             entry, message = self._check(entity, payloads[0], now_ms)
             return [self._take(entity, entry, message, now_ms, done)]
-        return self._take_all(entity, self._check_all(entity, payloads, now_ms), now_ms, done)
+        checked = self._check_all(entity, payloads, now_ms)
+        return self._take_all(entity, checked, now_ms, done)
+
+    def schedule(self, entity: Entity, payloads: list[bytes], now_ms: int, done: Done) -> list[int]:
+        """As `send`, by a request, which a ledger has another name for."""
+        self._check_can_send(entity)
+        entity.accessed_ms = now_ms
+        checked = self._check_all(entity, payloads, now_ms)
+        return self._take_all(entity, checked, now_ms, done, Operation.SCHEDULE)
 
     def send_later(
         self, entity: Entity, payloads: list[bytes], now_ms: int, due_ms: int, done: Done
@@ -161,8 +174,15 @@ class Namespace:
         return [self._check(entity, payload, now_ms) for payload in payloads]
 
     def _take_all(
-        self, entity: Entity, checked: list[tuple[Entry, Message]], now_ms: int, done: Done
+        self,
+        entity: Entity,
+        checked: list[tuple[Entry, Message]],
+        now_ms: int,
+        done: Done,
+        operation: Operation = Operation.SEND,
     ) -> list[int]:
+        if self.books is not None:
+            done = self.books.sending(operation, entity.path, checked, done)
         last = len(checked) - 1
         return [
             self._take(entity, entry, message, now_ms, done if index == last else nothing)
@@ -364,6 +384,8 @@ class Namespace:
             burial = Burial(self._own(moved), reason, str(error))
             self._put_dead(source.transfer_dead_letters, source.path, burial, done)
             return 0
+        if self.books is not None:
+            done = self.books.forwarding(source.path, target.path, message, moved.size, done)
         self._place(target, moved, message, now_ms, done)
         return 0
 
@@ -426,7 +448,10 @@ class Namespace:
         ):
             raise NotAllowedError(NO_SESSION)
         self.store.batch.change(entity.id).dead_lettered += 1
-        self._place(target, dead, message, dead.enqueued_ms, nothing)
+        done: Done = nothing
+        if self.books is not None:
+            done = self.books.forwarding(path, target.path, message, dead.size, done)
+        self._place(target, dead, message, dead.enqueued_ms, done)
 
     def _put_dead(
         self, queue: Queue, source: str, burial: Burial, done: Done | None = None
@@ -468,6 +493,8 @@ class Namespace:
             except Exception as exception:  # noqa: BLE001 - raised below, after the others' turn
                 broken = exception
         self.pump(now_ms)
+        if self.books is not None:
+            self.books.post(now_ms)
         if broken is not None:
             raise broken
 
@@ -511,6 +538,8 @@ class Namespace:
             self._next_housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             self._keep_house(now_ms)
         self.pump(now_ms)
+        if self.books is not None:
+            self.books.post(now_ms)
 
     def _activate(self, number: int, sequence: int, now_ms: int) -> None:
         """A scheduled message's time has come: it is placed as if it were sent now."""

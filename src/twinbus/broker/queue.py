@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twinbus.amqp.message import application_properties, with_application_properties
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription
@@ -65,6 +65,13 @@ class Consumer(Protocol):
         """There will be no more, and this is why."""
 
 
+class Letter(NamedTuple):
+    """Which message it is and, if that is elsewhere, where it belongs: for a ledger."""
+
+    message_id: Any
+    destination: str | None
+
+
 @dataclass(slots=True, eq=False)
 class Lock:
     """Somebody's right to settle one message."""
@@ -74,6 +81,7 @@ class Lock:
     until_ms: int
     owner: Holder | None = None
     busy: bool = False  # its settlement is on the way to the disk
+    letter: Letter | None = None  # if a ledger is kept
 
 
 class Holder(Protocol):

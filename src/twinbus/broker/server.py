@@ -17,6 +17,7 @@ from typing import TextIO
 
 from twinbus.broker.access import ROOT_RULE, new_key, root_rule
 from twinbus.broker.admin import Page, admin_app
+from twinbus.broker.bookkeeper import Bookkeeper
 from twinbus.broker.certificate import self_signed, server_context, write_private
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
 from twinbus.broker.descriptions import QueueDescription
@@ -29,6 +30,7 @@ from twinbus.broker.queue import Done
 from twinbus.broker.store import Store
 from twinbus.broker.trouble import Trouble, no_faults
 from twinbus.broker.websocket import web_app
+from twinbus.ledger import Keeper, Ledger, LedgerError
 
 log = logging.getLogger("twinbus.broker")
 
@@ -49,6 +51,7 @@ class BrokerConfig:
     tls_key: Path | None = None
     idle_link_s: float = 600.0
     faults: bool = False
+    ledger: str | None = None
     open_store: Callable[[Path], Store] = Store
 
 
@@ -64,6 +67,7 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self._troubles: list[Trouble] = []
         self._locks: list[TextIO] = []
+        self._ledger = None if config.ledger is None else _ledger(config.ledger)
 
     async def start(self) -> None:
         """Open everything; if one part cannot, close what was opened and say why."""
@@ -84,6 +88,8 @@ class Broker:
             config.name, self.config.open_store(folder / "messages.db"), [root_rule(key)]
         )
         namespace.idle_link_ms = int(self.config.idle_link_s * 1000)
+        if self._ledger is not None:
+            namespace.books = Bookkeeper(self._ledger, config.name)
         host = Host(namespace, Address(self.config.host, config.port), self.clock, self._tls)
         pages: dict[str, Page] = {"metrics": partial(metrics_page, host)}
         pages["$faults"] = no_faults
@@ -185,6 +191,10 @@ class Broker:
             await factory.stop()
         for host in self.hosts:
             await host.stop()
+            if host.namespace.books is not None:
+                host.namespace.books.post(self.clock())
+        if self._ledger is not None:
+            await asyncio.to_thread(self._ledger.close)
         for file in self._locks:
             file.close()
 
@@ -199,6 +209,13 @@ class Broker:
             )
             for host in self.hosts
         }
+
+
+def _ledger(where: str) -> Ledger:
+    try:
+        return Ledger(where, kept_by=Keeper.BROKER)
+    except LedgerError as error:
+        raise BrokerError(str(error)) from error
 
 
 def _forwards(description: QueueDescription) -> bool:

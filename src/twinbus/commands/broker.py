@@ -69,6 +69,12 @@ def broker(
         bool,
         typer.Option("--faults", help="Let those who may manage start faults: `twinbus fault`."),
     ] = False,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger", help="A folder or URL to record what is served; see `twinbus cost`."
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
 ) -> None:
     """Serve durable Service Bus namespaces to any Service Bus client.
@@ -92,7 +98,9 @@ def broker(
     try:
         namespaces = _namespaces(name, port, admin_port, queue, config)
         check_tls(tls_cert, tls_key)
-        settings = BrokerConfig(namespaces, data, host, key, tls_cert, tls_key, idle_link_s, faults)
+        settings = BrokerConfig(
+            namespaces, data, host, key, tls_cert, tls_key, idle_link_s, faults, ledger
+        )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run(settings, _print_ready))
     except (ConfigError, DescriptionError, BrokerError, StoreError, OSError) as error:

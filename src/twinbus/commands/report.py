@@ -22,6 +22,7 @@ from twinbus.commands.terminal import (
     trusting,
 )
 from twinbus.errors import first_line
+from twinbus.ledger import Keeper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,13 @@ State = Annotated[
     str | None,
     typer.Option(
         "--state", help="A folder to keep what was read; next time only what is new is read."
+    ),
+]
+KeptBy = Annotated[
+    Keeper,
+    typer.Option(
+        "--kept-by",
+        help="Whose records count: those of clients and the syphon, or those of brokers.",
     ),
 ]
 Master = Annotated[
@@ -74,6 +82,7 @@ def cost(
     factories: Annotated[
         int, typer.Option("--factories", min=1, help="Messaging factories in each.")
     ] = 1,
+    kept_by: KeptBy = Keeper.CLIENT,
     output: Outputs = None,
     state: State = None,
     master: Master = None,
@@ -98,7 +107,7 @@ def cost(
         plan = Plan(queues, entities, messages_per_day, outage_hours, factories, clients)
         _print_forecast(plan, chosen, as_json=as_json)
         return
-    with _opened(ledger, output, master, "adding up", hidden=as_json) as (spark, found):
+    with _opened(ledger, output, master, "adding up", kept_by, hidden=as_json) as (spark, found):
         from twinbus.pipeline.cost import as_dict, make_bill
         from twinbus.pipeline.report import Report, bill_page
 
@@ -137,6 +146,7 @@ def audit(
         int, typer.Option("--window-minutes", min=1, help="The length of a row's window.")
     ] = 60,
     certificate: Certificate = None,
+    kept_by: KeptBy = Keeper.CLIENT,
     output: Outputs = None,
     state: State = None,
     master: Master = None,
@@ -148,7 +158,7 @@ def audit(
 
     Example: twinbus audit --ledger ./ledger --peek "$SECONDARY" --output audit.html
     """
-    with _opened(ledger, output, master, "auditing", hidden=as_json) as (spark, found):
+    with _opened(ledger, output, master, "auditing", kept_by, hidden=as_json) as (spark, found):
         from twinbus.pipeline.audit import Verdict, as_dict, make_audit
         from twinbus.pipeline.report import Report, audit_page
 
@@ -182,7 +192,7 @@ def trace(
 
     Example: twinbus trace 5f0c2a --ledger ./ledger
     """
-    with _opened(ledger, None, master, "looking", hidden=as_json) as (spark, found):
+    with _opened(ledger, None, master, "looking", None, hidden=as_json) as (spark, found):
         from twinbus.pipeline.tables import read
         from twinbus.pipeline.trace import journey
 
@@ -205,7 +215,13 @@ def trace(
 
 @contextmanager
 def _opened(
-    ledger: str | None, outputs: list[Path] | None, master: str | None, what: str, *, hidden: bool
+    ledger: str | None,
+    outputs: list[Path] | None,
+    master: str | None,
+    what: str,
+    keeper: Keeper | None,
+    *,
+    hidden: bool,
 ) -> Iterator[tuple[SparkSession, Found]]:
     """Spark and the ledger; whatever the user can put right is a sentence."""
     from twinbus.errors import TwinbusError
@@ -223,7 +239,7 @@ def _opened(
             find_local(local)  # a mistake is said at once, not after Spark has started
         with progress(what, hidden=hidden):
             spark = spark_session("twinbus", master=master, short_run=True)
-            yield spark, find(spark, ledger)
+            yield spark, find(spark, ledger, keeper)
     except EngineError as error:
         fail(str(error))
     except (TwinbusError, LedgerError) as error:

@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from azure.servicebus._common.constants import (
+    REQUEST_RESPONSE_RECEIVE_BY_SEQUENCE_NUMBER,
     REQUEST_RESPONSE_RENEW_SESSION_LOCK_OPERATION,
     REQUEST_RESPONSE_RENEWLOCK_OPERATION,
+    REQUEST_RESPONSE_UPDATE_DISPOSTION_OPERATION,
 )
 
 from twinbus.envelope import id_of, is_backlog_path
 from twinbus.ledger import Cause, Ledger, Operation, units
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch, size_of
 
+# Looked up once: to find a member of an enum takes longer than to use it.
+_SEND, _NORMAL = Operation.SEND, Cause.NORMAL
 _SETTLEMENTS: Final = {
     "complete": Operation.COMPLETE,
     "abandon": Operation.ABANDON,
@@ -27,6 +31,11 @@ _SETTLEMENTS: Final = {
 _RENEWALS: Final = {
     REQUEST_RESPONSE_RENEWLOCK_OPERATION,
     REQUEST_RESPONSE_RENEW_SESSION_LOCK_OPERATION,
+}
+# Requests that settle or receive messages, which are recorded with their ids.
+_KNOWN_OTHERWISE: Final = {
+    REQUEST_RESPONSE_RECEIVE_BY_SEQUENCE_NUMBER,
+    REQUEST_RESPONSE_UPDATE_DISPOSTION_OPERATION,
 }
 
 
@@ -42,13 +51,24 @@ class Bookkeeper:
     # -- sending
 
     def sent(self, entity: str, ready: Outgoing | OutgoingBatch, *, ok: bool = True) -> None:
+        # Written out, because this is done for every send.
         sizes = ready.sizes()
-        self._messages(Operation.SEND, Cause.NORMAL, entity, sizes, ready.ids(), ok)
+        self._ledger.add(
+            _SEND,
+            _NORMAL,
+            self._namespace,
+            entity,
+            count=len(sizes),
+            bytes=sum(sizes),
+            units=units(sizes) if ok else 0,
+            message_ids=ready.ids(),
+            ok=ok,
+        )
 
     def scheduled(self, entity: str, encoded: list[bytes]) -> None:
         sizes = [len(each) for each in encoded]
         ids = [id_of(each) for each in encoded]
-        self._messages(Operation.SCHEDULE, Cause.NORMAL, entity, sizes, ids, ok=True)
+        self._messages(Operation.SCHEDULE, Cause.NORMAL, entity, sizes, ids)
 
     def diverted(
         self, namespace: str, queue: str, path: str, sizes: list[int], ids: Sequence[Any]
@@ -86,7 +106,7 @@ class Bookkeeper:
             return
         ids = [message.message_id for message in messages]
         sizes = [size_of(message._message) for message in messages]
-        self._messages(Operation.RECEIVE, cause, entity, sizes, ids, ok=True)
+        self._messages(Operation.RECEIVE, cause, entity, sizes, ids)
         if settled:
             self._ledger.add(
                 Operation.COMPLETE,
@@ -107,6 +127,8 @@ class Bookkeeper:
 
     def requested(self, entity: str, what: bytes) -> None:
         """A request to the entity's ``$management``."""
+        if what in _KNOWN_OTHERWISE:
+            return
         operation = Operation.RENEW if what in _RENEWALS else Operation.MANAGE
         self._ledger.add(operation, _why(entity), self._namespace, entity)
 
@@ -121,7 +143,6 @@ class Bookkeeper:
         entity: str,
         sizes: list[int],
         ids: Sequence[Any],
-        ok: bool,
     ) -> None:
         self._ledger.add(
             operation,
@@ -130,9 +151,8 @@ class Bookkeeper:
             entity,
             count=len(sizes),
             bytes=sum(sizes),
-            units=units(sizes) if ok else 0,
+            units=units(sizes),
             message_ids=ids,
-            ok=ok,
         )
 
 

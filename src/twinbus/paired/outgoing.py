@@ -52,7 +52,7 @@ def size_of(message: Message) -> int:
     data = message.data
     if data is None:
         return _encoded_size(message)
-    size = len(data) if isinstance(data, bytes) else sum(len(piece) for piece in data)
+    size = len(data) if isinstance(data, bytes) else sum(map(len, data))
     if message.application_properties:
         for key, value in message.application_properties.items():
             size += len(key) + (len(value) if isinstance(value, str | bytes) else 8)
@@ -104,7 +104,7 @@ class Outgoing:
 class OutgoingBatch:
     """Several messages in one transfer, each encoded already."""
 
-    __slots__ = ("_ids", "_items", "_message", "links", "size")
+    __slots__ = ("_ids", "_items", "_message", "_sizes", "links", "size")
 
     def __init__(
         self,
@@ -119,7 +119,8 @@ class OutgoingBatch:
         message = envelope or [None] * 9
         message[5] = items
         self._message = message
-        self.size = BATCH_OVERHEAD + sum(len(item) + ITEM_OVERHEAD for item in items)
+        self._sizes = list(map(len, items))
+        self.size = BATCH_OVERHEAD + sum(self._sizes) + ITEM_OVERHEAD * len(items)
 
     def encoded(self) -> list[bytes]:
         return self._items
@@ -128,7 +129,7 @@ class OutgoingBatch:
         return self._ids
 
     def sizes(self) -> list[int]:
-        return [len(item) for item in self._items]
+        return self._sizes
 
     def check_fits(self, limit: int) -> None:
         """The SDK's own refusal of a list that is too long for one batch."""

@@ -184,6 +184,7 @@ def events(records: DataFrame) -> DataFrame:
             "at",
             F.explode("message_ids").alias("message_id"),
         )
+        .where(F.col("message_id").isNotNull())
         .select("day", *ROW)
     )
 

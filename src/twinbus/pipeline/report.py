@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 KINDS: Final = (".csv", ".json", ".parquet", ".html")
 # A page with more rows than this is slow to open; the other formats have them all.
 MOST_ROWS: Final = 2_000
+WIDEST_BAR: Final = 90.0
+LONG_TEXT: Final = 26
+# A verdict looks as good or as bad as it is.
+COLOURS: Final = {"ok": "good", "waiting": "c1", "dead": "c2", "lost": "bad", "duplicated": "c4"}
 
 
 class ReportError(TwinbusError):
@@ -114,20 +118,37 @@ def section(title: str, *parts: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    numeric = [
-        all(isinstance(row[place], int | float) for row in rows) for place in range(len(columns))
-    ]
-    mark = [' class="n"' if each else "" for each in numeric]
-    head = "".join(f"<th{m}>{escape(c)}</th>" for c, m in zip(columns, mark, strict=True))
+    shown_rows = rows[:MOST_ROWS]
+    kinds = [_kind([row[place] for row in shown_rows]) for place in range(len(columns))]
+    head = "".join(
+        f'<th class="{kind}">{escape(words(name))}</th>'
+        for name, kind in zip(columns, kinds, strict=True)
+    )
     body = "".join(
         "<tr>"
-        + "".join(f"<td{m}>{escape(shown(value))}</td>" for value, m in zip(row, mark, strict=True))
+        + "".join(
+            f'<td class="{kind}">{escape(_cell(value, kind))}</td>'
+            for value, kind in zip(row, kinds, strict=True)
+        )
         + "</tr>"
-        for row in rows[:MOST_ROWS]
+        for row in shown_rows
     )
     more = len(rows) - MOST_ROWS
     note = f"<p>{more:,} more rows are in the other formats.</p>" if more > 0 else ""
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>{note}'
+
+
+def _kind(values: Sequence[Any]) -> str:
+    """What a column looks like: numbers, numbers with decimals, long text that may wrap, text."""
+    types = {type(value) for value in values if value is not None}
+    if types and types <= {int, float}:
+        return "n d" if float in types else "n"
+    return "w" if any(len(str(value)) > LONG_TEXT for value in values) else ""
+
+
+def _cell(value: Any, kind: str) -> str:
+    # As many decimals in every row, so that they stand below each other.
+    return f"{value:,.4f}" if kind == "n d" and value is not None else shown(value)
 
 
 def shown(value: Any) -> str:
@@ -145,39 +166,56 @@ def shown(value: Any) -> str:
 
 
 def stacked_bars(
-    bars: Sequence[tuple[str, Sequence[float]]], series: Sequence[str], unit: str
+    bars: Sequence[tuple[str, Sequence[float]]],
+    series: Sequence[str],
+    unit: str,
+    colours: Mapping[str, str] | None = None,
 ) -> str:
     """One bar a label, its parts in the order of ``series``; hovering says the numbers."""
     if not bars:
         return "<p>There is nothing to draw.</p>"
     width, height, left, bottom = 1000, 240, 64, 24
-    top = max(sum(parts) for _, parts in bars) or 1
-    slot = (width - left) / len(bars)
-    drawn = [_axis(top, width, height, left, bottom, unit)]
+    paint = [(colours or {}).get(name, f"c{place % 7}") for place, name in enumerate(series)]
+    top = _round_up(max(sum(parts) for _, parts in bars) or 1)
+    slot = min((width - left) / len(bars), WIDEST_BAR)
+    drawn = [_axis(top, width, height, left, bottom)]
     for place, (label, parts) in enumerate(bars):
-        x, y = left + place * slot, float(height - bottom)
-        for number, part in enumerate(parts):
+        x, y = left + (place + 0.1) * slot, float(height - bottom)
+        for name, colour, part in zip(series, paint, parts, strict=True):
             tall = part / top * (height - bottom - 12)
             y -= tall
             if tall > 0:
                 drawn.append(
-                    f'<rect x="{x + slot * 0.1:.1f}" y="{y:.2f}" width="{slot * 0.8:.1f}" '
-                    f'height="{tall:.2f}" fill="var(--c{number % 7})"><title>{escape(label)}: '
-                    f"{escape(series[number])} {escape(shown(part))} {escape(unit)}</title></rect>"
+                    f'<rect x="{x:.1f}" y="{y:.2f}" width="{slot * 0.8:.1f}" height="{tall:.2f}" '
+                    f'fill="var(--{colour})"><title>{escape(label)}: {escape(name)} '
+                    f"{escape(shown(part))} {escape(unit)}</title></rect>"
                 )
-        if place % max(1, len(bars) // 8) == 0:
-            drawn.append(f'<text x="{x + slot * 0.1:.1f}" y="{height - 6}">{escape(label)}</text>')
+        if place % -(-len(bars) // 8) == 0:
+            drawn.append(f'<text x="{x:.1f}" y="{height - 6}">{escape(label)}</text>')
     key = "".join(
-        f'<span><i style="background:var(--c{number % 7})"></i>{escape(name)}</span>'
-        for number, name in enumerate(series)
+        f'<span><i style="background:var(--{colour})"></i>{escape(name)}</span>'
+        for name, colour in zip(series, paint, strict=True)
     )
+    return f'<div class="key">{key}</div>' + _drawing(
+        width, height, f"{unit} by {', '.join(series)}", drawn
+    )
+
+
+def _drawing(width: int, height: int, said: str, drawn: Sequence[str]) -> str:
     return (
-        f'<div class="key">{key}</div><svg viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{escape(unit)} by {escape(", ".join(series))}">{"".join(drawn)}</svg>'
+        f'<div class="scroll"><svg viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(said)}">{"".join(drawn)}</svg></div>'
     )
 
 
-def _axis(top: float, width: int, height: int, left: int, bottom: int, unit: str) -> str:
+def _round_up(value: float) -> float:
+    """Where an axis with four steps ends, so that every step is a number one would say."""
+    size = 10.0 ** (len(str(int(value / 4))) - 1)
+    step = next(step * size for step in (1, 2, 2.5, 5, 10) if step * size * 4 >= value)
+    return max(4.0, 4 * step)
+
+
+def _axis(top: float, width: int, height: int, left: int, bottom: int) -> str:
     lines = []
     for step in range(5):
         y = height - bottom - step / 4 * (height - bottom - 12)
@@ -202,32 +240,36 @@ def time_line(spans: Sequence[tuple[str, datetime, datetime | None]]) -> str:
     names = sorted({name for name, _, _ in spans})
     first = min(began for _, began, _ in spans)
     last = max(ended or began for _, began, ended in spans)
-    length = max(1.0, (last - first).total_seconds()) * 1.05
-    width, left, row = 1000, 200, 26
-    drawn = []
-    for place, name in enumerate(names):
-        drawn.append(f'<text x="0" y="{place * row + 17}">{escape(name[:30])}</text>')
-        for owner, began, ended in spans:
-            if owner != name:
-                continue
-            start = left + (began - first).total_seconds() / length * (width - left)
-            end = (
-                width
-                if ended is None
-                else left + (ended - first).total_seconds() / length * (width - left)
-            )
-            until = "still out" if ended is None else f"until {shown(ended)}"
-            drawn.append(
-                f'<rect x="{start:.1f}" y="{place * row + 4}" width="{max(3.0, end - start):.1f}" '
-                f'height="{row - 8}" rx="3" fill="var(--bad)"><title>{escape(name)}: '
-                f"{escape(shown(began))} {escape(until)}</title></rect>"
-            )
+    still_out = any(ended is None for _, _, ended in spans)
+    # What is still out reaches beyond all that is known.
+    length = max(1.0, (last - first).total_seconds()) * (1.1 if still_out else 1)
+    width, left, row = 1000, 260, 26
+
+    def across(moment: datetime) -> float:
+        return left + (moment - first).total_seconds() / length * (width - left)
+
+    drawn = [
+        f'<text x="0" y="{place * row + 17}">{escape(_clipped(name))}'
+        f"<title>{escape(name)}</title></text>"
+        for place, name in enumerate(names)
+    ]
+    for name, began, ended in spans:
+        start, end = across(began), width if ended is None else across(ended)
+        until = "still out" if ended is None else f"until {shown(ended)}"
+        drawn.append(
+            f'<rect x="{start:.1f}" y="{names.index(name) * row + 4}" '
+            f'width="{max(3.0, end - start):.1f}" height="{row - 8}" rx="3" fill="var(--bad)">'
+            f"<title>{escape(name)}: {escape(shown(began))} {escape(until)}</title></rect>"
+        )
     foot = len(names) * row + 18
+    right = "still out" if still_out else shown(last)
     drawn.append(f'<text x="{left}" y="{foot - 2}">{escape(shown(first))}</text>')
-    drawn.append(f'<text x="{width}" y="{foot - 2}" text-anchor="end">{escape(shown(last))}</text>')
-    return (
-        f'<svg viewBox="0 0 {width} {foot}" role="img" aria-label="outages">{"".join(drawn)}</svg>'
-    )
+    drawn.append(f'<text x="{width}" y="{foot - 2}" text-anchor="end">{right}</text>')
+    return _drawing(width, foot, "outages", drawn)
+
+
+def _clipped(name: str, most: int = 34) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 # ---------------------------------------------------------------- the bill and the audit
@@ -299,7 +341,7 @@ def audit_page(document: Mapping[str, Any], verdicts: Sequence[str]) -> str:
         tiles([("accepted", shown(document["accepted"]), ""), *counts]),
         section(
             "Messages by when they were accepted",
-            stacked_bars(list(by_window.items()), verdicts, "messages"),
+            stacked_bars(list(by_window.items()), verdicts, "messages", COLOURS),
         ),
         section("Outages", time_line(spans)),
         section(

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.ledger import MARKER, LedgerError, check_marker
+from twinbus.ledger import MARKER, Keeper, LedgerError, check_marker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = (
     "at TIMESTAMP, client STRING, namespace STRING, entity STRING, operation STRING, cause STRING, "
     "ok BOOLEAN, count BIGINT, bytes BIGINT, units BIGINT, message_ids ARRAY<STRING>, "
-    "destination STRING, day STRING"
+    "destination STRING, kept_by STRING, day STRING"
 )
 _MAGIC: Final = b"PAR1"
 
@@ -30,24 +30,38 @@ Summarise = Callable[["DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files of a ledger by day. ``torn`` are those that a crash left unfinished."""
+    """The files of a ledger by day. ``torn`` are those that a crash left unfinished. Read are the
+    records of one keeper, since both ends of an operation may have recorded it; or, for None, all.
+    """
 
     root: str
     days: Mapping[str, frozenset[str]]
     torn: tuple[str, ...] = ()
+    keeper: Keeper | None = None
 
     def folder(self, day: str) -> str:
         return f"{self.root}/day={day}"
 
 
-def find(spark: SparkSession, where: str) -> Found:
+def find(spark: SparkSession, where: str, keeper: Keeper | None = Keeper.CLIENT) -> Found:
     """Look at a ledger. Raises LedgerError, with a sentence, if there is nothing to read."""
     local = local_path(where)
-    found = find_local(local) if local is not None else _find_remote(spark, where)
+    files = find_local(local) if local is not None else _find_remote(spark, where)
+    found = replace(files, keeper=keeper)
     if not found.days:
         torn = f": its {len(found.torn)} files were left unfinished" if found.torn else ""
         raise LedgerError(f"the ledger {where} has no records yet{torn}")
+    if keeper is not None and read(spark, found).isEmpty():
+        raise LedgerError(_of_others(spark, found, where))
     return found
+
+
+def _of_others(spark: SparkSession, found: Found, where: str) -> str:
+    if read(spark, replace(found, keeper=None)).isEmpty():
+        return f"the ledger {where} has no records that can be read"
+    if found.keeper is Keeper.BROKER:
+        return f"no broker kept the ledger {where}, only clients did: leave out --kept-by"
+    return f"only brokers kept the ledger {where}: give --kept-by broker to see what they served"
 
 
 def local_path(where: str) -> Path | None:
@@ -120,13 +134,20 @@ def _find_remote(spark: SparkSession, where: str) -> Found:
 
 def read(spark: SparkSession, found: Found, days: Iterable[str] | None = None) -> DataFrame:
     """The records of these days, or of all. Files that are torn are passed over."""
+    from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+
     chosen = sorted(found.days if days is None else days)
-    return (
+    records = (
         spark.read.schema(SCHEMA)
         .option("basePath", found.root)
         .option("ignoreCorruptFiles", "true")
         .parquet(*(found.folder(day) for day in chosen))
     )
+    if found.keeper is None:
+        return records
+    # Ledgers of earlier versions do not say, and no broker kept them.
+    by_broker = F.col("kept_by").eqNullSafe(Keeper.BROKER.value)
+    return records.where(by_broker if found.keeper is Keeper.BROKER else ~by_broker)
 
 
 # ---------------------------------------------------------------- summaries
@@ -138,6 +159,8 @@ def summary(
     """``summarise`` of all records. With a state folder, only what is new is read."""
     if state is None:
         return summarise(read(spark, found))
+    if found.keeper is Keeper.BROKER:
+        state = f"{state}/_broker"  # a name that the other summary beside it passes over
     index = f"{state}/_index"
     known = _known(spark, index)
     changed = [day for day, names in found.days.items() if known.get(day) != names]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -157,14 +160,14 @@ async def test_receiving_and_deleting_is_one_charge_and_counts_as_completed(
 class Shared:
     """A ledger of the test's own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.ledger = Ledger(folder, flush_interval_s=600)
+    def __init__(self, where: str | Path, flush_interval_s: float = 600) -> None:
+        self.ledger = Ledger(where, flush_interval_s=flush_interval_s)
 
     def __enter__(self) -> Ledger:
         return self.ledger
 
     def __exit__(self, *error: object) -> None:
-        self.ledger.close()
+        self.ledger.close(timeout_s=1)
 
 
 async def test_a_ledger_that_cannot_be_written_fails_no_send(pair: Pair, tmp_path: Path) -> None:
@@ -175,6 +178,25 @@ async def test_a_ledger_that_cannot_be_written_fails_no_send(pair: Pair, tmp_pat
         pair.factory.ledger.flush()
         await sender.send_messages(ServiceBusMessage("b"))
     assert pair.factory.ledger.status.error
+
+
+async def test_a_store_that_refuses_or_never_answers_fails_and_delays_no_send(pair: Pair) -> None:
+    with socket.create_server(("localhost", 0)) as refusing:
+        closed = refusing.getsockname()[1]
+    with socket.create_server(("localhost", 0)) as silent:
+        for port in (closed, silent.getsockname()[1]):
+            with Shared(f"ftp://localhost:{port}/ledger", flush_interval_s=0.01) as ledger:
+                await pair.open(pair=False, factory={"ledger": ledger})
+                async with pair.sender("quick") as sender:
+                    await sender.send_messages(ServiceBusMessage("first opens the link"))
+                    await asyncio.sleep(0.1)  # so that the thread is with the store
+                    began = time.monotonic()
+                    for _ in range(20):
+                        await sender.send_messages(ServiceBusMessage("a"))
+                    assert time.monotonic() - began < 10
+                await pair.close()
+                assert ledger.status.written == 0
+                assert bool(ledger.status.error) == (port == closed)
 
 
 async def test_a_ledger_nowhere_is_refused(pair: Pair) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from twinbus.ledger import Ledger
+from twinbus.ledger import Keeper, Ledger
 
 PRIMARY, SECONDARY = "contoso.example.net", "fabrikam.example.net"
 BACKLOG = "contoso/x-servicebus-transfer/0"
@@ -19,10 +19,10 @@ def at(text: str) -> float:
 
 
 class Book:
-    """One client's ledger."""
+    """One writer's ledger."""
 
-    def __init__(self, folder: Path, client: str = "me") -> None:
-        self.ledger = Ledger(folder, client=client, flush_interval_s=600)
+    def __init__(self, folder: Path, client: str = "me", kept_by: Keeper = Keeper.CLIENT) -> None:
+        self.ledger = Ledger(folder, client=client, kept_by=kept_by, flush_interval_s=600)
 
     def __enter__(self) -> Book:
         return self

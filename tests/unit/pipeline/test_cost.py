@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from tests.unit.pipeline.ledgers import Book
 
+from twinbus.ledger import Keeper, LedgerError
 from twinbus.pipeline.cost import Bill, as_dict, make_bill
 from twinbus.pipeline.prices import read_tier
 from twinbus.pipeline.tables import find
@@ -99,6 +101,36 @@ def test_only_days_with_new_files_are_read_again(spark: SparkSession, tmp_path: 
     with Book(ledger, "next") as book:
         book.plain("11-19 08:00", "send", "normal", 7)
     assert sums(bill(spark, ledger, state))["operations"] == 12
+
+
+def test_the_views_of_clients_and_brokers_are_never_mixed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ledger, state = tmp_path / "ledger", tmp_path / "state"
+    with Book(ledger, "sender") as book:
+        book.plain("11-18 08:00", "send", "normal", 5)
+    with Book(ledger, "server", Keeper.BROKER) as book:
+        book.plain("11-18 08:00", "send", "normal", 5)
+        book.plain("11-18 08:00", "forward", "normal", 2)
+    for where in (None, str(state), str(state)):  # the second time from what was kept
+        for keeper, operations in ((Keeper.CLIENT, 5), (Keeper.BROKER, 7)):
+            made = make_bill(spark, find(spark, str(ledger), keeper), STANDARD, where)
+            assert sums(made)["operations"] == operations, (where, keeper)
+
+
+def test_a_ledger_from_before_brokers_kept_any_is_read_as_clients(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with Book(tmp_path, "old") as book:
+        book.plain("11-18 08:00", "send", "normal", 5)
+    (path,) = tmp_path.glob("day=*/*.parquet")
+    pq.write_table(pq.ParquetFile(path).read().drop_columns(["kept_by"]), path)
+    assert sums(bill(spark, tmp_path))["operations"] == 5
+    with pytest.raises(LedgerError, match="no broker kept the ledger"):
+        find(spark, str(tmp_path), Keeper.BROKER)
+    with Book(tmp_path, "new") as book:
+        book.plain("11-18 09:00", "send", "normal", 7)
+    assert sums(bill(spark, tmp_path))["operations"] == 12
 
 
 def test_a_torn_file_is_passed_over_and_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -41,6 +41,14 @@ class MessageReceiver(ServiceBusReceiver):
                 if max_wait_time <= 0:
                     return []
 
+    async def receive_deferred_messages(
+        self, sequence_numbers: int | list[int], **kwargs: Any
+    ) -> list[ServiceBusReceivedMessage]:
+        found = await super().receive_deferred_messages(sequence_numbers, **kwargs)
+        if found:  # nothing was asked for if there is nothing: what is missing raises
+            self._note(found)
+        return found
+
     async def peek_messages(
         self, max_message_count: int = 1, **kwargs: Any
     ) -> list[ServiceBusReceivedMessage]:
