@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, drill, fault, pair, proxy, report, sim, syphon
+from twinbus.commands import broker, drill, fault, pair, proxy, report, sim, syphon, up
 
 app = typer.Typer(
     name="twinbus",
@@ -19,6 +19,9 @@ def twinbus() -> None:
     """Keep sending to Azure Service Bus while a queue or a whole namespace is out."""
 
 
+app.command()(up.up)
+app.command()(up.down)
+app.command()(up.status)
 app.command()(broker.broker)
 app.command()(pair.check)
 app.command()(syphon.syphon)
