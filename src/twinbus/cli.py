@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, drill, fault, pair, proxy, report, sim, syphon, up
+from twinbus.commands import broker, dashboard, drill, fault, pair, proxy, report, sim, syphon, up
 
 app = typer.Typer(
     name="twinbus",
@@ -22,6 +22,7 @@ def twinbus() -> None:
 app.command()(up.up)
 app.command()(up.down)
 app.command()(up.status)
+app.command()(dashboard.dashboard)
 app.command()(broker.broker)
 app.command()(pair.check)
 app.command()(syphon.syphon)

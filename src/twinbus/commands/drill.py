@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 from pathlib import Path
@@ -64,6 +63,8 @@ def drill(
 
     Example: twinbus drill --messages 600 --faults kill,throttle
     """
+    import asyncio
+
     logging.basicConfig(level=logging.CRITICAL)
     try:
         from twinbus.lab.drill import Drill, DrillError, DrillOptions
@@ -101,6 +102,8 @@ def drill(
 
 async def _watched(drill: Drill, *, hidden: bool) -> dict[str, Any]:
     """Run it, with a view of it that moves if somebody is watching."""
+    import asyncio
+
     from rich.console import Console
     from rich.live import Live
 

@@ -54,7 +54,7 @@ def up(
         int | None,
         typer.Option(min=0, max=65_535, help=f"The dashboard's. Default: {DASHBOARD_PORT}."),
     ] = None,
-    dashboard: Annotated[bool, typer.Option(help="Whether there is to be one.")] = False,
+    dashboard: Annotated[bool, typer.Option(help="Whether there is to be one.")] = True,
     faults: Annotated[
         bool, typer.Option("--faults", help="Let `twinbus fault` and the dashboard make trouble.")
     ] = False,
@@ -95,7 +95,8 @@ def _say_started(pair: LocalPair, started: list[str]) -> None:
         typer.echo(f"started {' and '.join(started)}; the rest was up already", err=True)
     else:
         typer.echo(
-            f"both are in {pair.folder / connections.FILE}; `twinbus down` ends it", err=True
+            f"other commands find them by {pair.folder / connections.FILE}; `twinbus down` ends it",
+            err=True,
         )
 
 
