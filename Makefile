@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup drill test lint unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate \
+.PHONY: setup drill test lint unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate screenshot \
 	interop clean
 
 setup: $(STAMP)
@@ -30,8 +30,15 @@ lint: setup
 # need Spark go to one worker (tests/conftest.py), which starts it once. Those that start a Spark of
 # their own to kill it need the cores, and come last.
 unit: setup
-	$(BIN)/pytest --numprocesses 6 --ignore-glob '*acceptance/test_*syphon*' --ignore-glob '*acceptance/test_drill*' --ignore-glob '*acceptance/test_submit*'
-	$(BIN)/pytest --numprocesses 2 tests/acceptance/test_drill.py tests/acceptance/test_submit.py tests/acceptance/test_*syphon*.py
+	@$(BIN)/python tools/chromium.py
+	$(BIN)/pytest --numprocesses 6 --ignore-glob '*acceptance/test_*syphon*' --ignore-glob '*acceptance/test_drill*' --ignore-glob '*acceptance/test_submit*' --ignore-glob '*acceptance/test_dashboard*'
+	$(BIN)/pytest --numprocesses 2 tests/acceptance/test_drill.py tests/acceptance/test_submit.py tests/acceptance/test_dashboard.py tests/acceptance/test_*syphon*.py
+
+# The README's picture of the dashboard, taken in the middle of the outage that the tests rehearse.
+screenshot: setup
+	@$(BIN)/python tools/chromium.py
+	@mkdir -p docs/images
+	TWINBUS_SCREENSHOT=docs/images/dashboard.png $(BIN)/pytest -q tests/acceptance/test_dashboard.py -k from_beginning_to_end
 
 # A whole outage rehearsed, nothing lost, proved: about a minute.
 drill: setup

@@ -8,7 +8,8 @@ const NAMES = {
   dead_letter: "Dead-lettered", abandon: "Abandoned", defer: "Deferred", schedule: "Scheduled", forward: "Forwarded",
 };
 
-const nameOf = ({ operation, cause }) => NAMES[`${operation} ${cause}`] ?? NAMES[operation] ?? operation;
+const nameOf = ({ operation, cause, ok }) =>
+  (NAMES[`${operation} ${cause}`] ?? NAMES[operation] ?? operation) + (ok ? "" : ", and failed");
 
 function kindOf({ operation, cause, ok }) {
   if (!ok || operation === "dead_letter") return "bad";
