@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,10 @@ def listen(port: int) -> socket.socket:
 
 
 def serve(sock: socket.socket, make: Callable[[], ASGIApp]) -> None:
-    """Until SIGINT or SIGTERM."""
+    """Until SIGINT or SIGTERM, which end it well, whether it has begun to serve or not."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn has handlers of its own while it runs, and calls these when it is done.
+        signal.signal(number, lambda *_: sys.exit(0))
     import uvicorn
 
     settings: dict[str, Any] = {
