@@ -9,6 +9,8 @@ const RIGHT = 8;
 const TOP = 10;
 const BOTTOM = 24;
 const TABLE_ROWS = 12;
+const LEAST_S = 60;
+const MOST_S = 300;
 
 /** series: [{ name, kind, points }], points may have gaps (null). */
 export function drawChart(figure, { title, times, series, whole }) {
@@ -43,12 +45,12 @@ function tableRows(times, series, shown) {
 function drawing(title, times, series, shown) {
   const most = nice(Math.max(1, ...series.flatMap((each) => each.points.map((point) => point ?? 0))));
   const end = times.at(-1) ?? 0;
-  const begin = end - 300;
-  const x = (at) => LEFT + ((at - begin) / 300) * (WIDTH - LEFT - RIGHT);
+  const length = Math.min(MOST_S, Math.max(LEAST_S, Math.ceil((end - (times[0] ?? end)) / 60) * 60));
+  const x = (at) => LEFT + ((at - end + length) / length) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - (value / most) * (HEIGHT - TOP - BOTTOM);
   return make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": summary(title, series, shown) },
     ...[0, 0.5, 1].map((part) => gridLine(y(most * part), shown(most * part))),
-    ...[300, 240, 180, 120, 60, 0].map((back) => timeLabel(x(end - back), back)),
+    ...[1, 0.75, 0.5, 0.25, 0].map((part) => timeLabel(x(end - part * length), part, part * length)),
     ...series.flatMap((each) => lines(each, times, x, y)));
 }
 
@@ -61,9 +63,9 @@ function gridLine(at, label) {
     make("text", { x: LEFT - 6, y: at + 4, "text-anchor": "end" }, label));
 }
 
-function timeLabel(at, back) {
-  const anchor = back === 300 ? "start" : back === 0 ? "end" : "middle";
-  const words = back === 0 ? "now" : `−${back / 60} min`;
+function timeLabel(at, part, back) {
+  const anchor = part === 1 ? "start" : part === 0 ? "end" : "middle";
+  const words = part === 0 ? "now" : `−${Math.floor(back / 60)}:${String(back % 60).padStart(2, "0")}`;
   return make("g", { class: "grid-line" },
     make("text", { x: at, y: HEIGHT - 6, "text-anchor": anchor }, words));
 }
