@@ -35,7 +35,7 @@ class Reading:
         found: dict[str, Numbers] = {}
         for path, numbers in self.entities.items():
             if not is_backlog(path) and not _among_dead_letters(path):
-                _add(found.setdefault(home_of(path), {}), numbers, shared=home_of(path) != path)
+                _add(found.setdefault(home_of(path), {}), numbers, own=home_of(path) == path)
         return found
 
     def total(self, name: str, of: Iterable[Numbers]) -> float:
@@ -55,12 +55,11 @@ def home_of(path: str) -> str:
     return _WITHIN.split(path, maxsplit=1)[0]
 
 
-def _add(into: Numbers, numbers: Numbers, *, shared: bool) -> None:
-    """A topic copies a message to each subscription, and it was sent once: the most that one of
-    them got is nearest to what was sent."""
+def _add(into: Numbers, numbers: Numbers, *, own: bool) -> None:
+    """A subscription's messages are copies of what its topic has already counted as sent."""
     for name, value in numbers.items():
-        once = shared and name == "messages_in_total"
-        into[name] = max(into.get(name, 0), value) if once else into.get(name, 0) + value
+        if own or name != "messages_in_total":
+            into[name] = into.get(name, 0) + value
 
 
 def parse(text: str, at: float) -> Reading:

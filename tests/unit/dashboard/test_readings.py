@@ -7,7 +7,7 @@ TEXT = """\
 # HELP twinbus_messages_in_total Messages taken in.
 # TYPE twinbus_messages_in_total counter
 twinbus_messages_in_total{namespace="p",entity="orders"} 12
-twinbus_messages_in_total{namespace="p",entity="news"} 0
+twinbus_messages_in_total{namespace="p",entity="news"} 7
 twinbus_messages_in_total{namespace="p",entity="news/Subscriptions/a"} 7
 twinbus_messages_in_total{namespace="p",entity="news/Subscriptions/b"} 5
 twinbus_messages_in_total{namespace="p",entity="orders/$deadletterqueue"} 3
@@ -28,7 +28,7 @@ def test_numbers_are_read_by_entity_and_the_rest_is_passed_over() -> None:
     assert 'odd "name" \\ here' in reading.entities
 
 
-def test_a_topic_was_sent_what_its_fullest_subscription_got_and_holds_what_all_hold() -> None:
+def test_a_topic_was_sent_what_it_counts_itself_and_holds_what_its_subscriptions_hold() -> None:
     found = parse(TEXT, 0).sent_to
     assert found["news"] == {"messages_in_total": 7, "active_messages": 3}
     assert found["orders"] == {"messages_in_total": 12}, "dead letters are no sends"
