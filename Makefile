@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup drill test lint unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate \
+.PHONY: setup drill test lint unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate screenshot \
 	interop clean
 
 setup: $(STAMP)
@@ -29,9 +29,17 @@ lint: setup
 # The SDK sleeps most of the time, so more workers than cores make the tests faster. All tests that
 # need Spark go to one worker (tests/conftest.py), which starts it once. Those that start a Spark of
 # their own to kill it need the cores, and come last.
+HEAVY := drill soak submit dashboard syphon syphon_dies syphon_cluster enable_syphon
 unit: setup
-	$(BIN)/pytest --numprocesses 6 --ignore-glob '*acceptance/test_*syphon*' --ignore-glob '*acceptance/test_drill*' --ignore-glob '*acceptance/test_submit*' --ignore-glob '*acceptance/test_soak*'
-	$(BIN)/pytest --numprocesses 2 tests/acceptance/test_drill.py tests/acceptance/test_soak.py tests/acceptance/test_submit.py tests/acceptance/test_*syphon*.py
+	@$(BIN)/python tools/chromium.py
+	$(BIN)/pytest --numprocesses 6 $(HEAVY:%=--ignore-glob '*acceptance/test_%.py')
+	$(BIN)/pytest --numprocesses 2 $(HEAVY:%=tests/acceptance/test_%.py)
+
+# The README's picture of the dashboard, taken in the middle of the outage that the tests rehearse.
+screenshot: setup
+	@$(BIN)/python tools/chromium.py
+	@mkdir -p docs/images
+	TWINBUS_SCREENSHOT=docs/images/dashboard.png $(BIN)/pytest -q tests/acceptance/test_dashboard.py -k from_beginning_to_end
 
 # A whole outage rehearsed, nothing lost, proved: about a minute.
 drill: setup

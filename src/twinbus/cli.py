@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from twinbus.commands import broker, drill, fault, pair, proxy, report, sim, soak, syphon
+from twinbus.commands import (
+    broker,
+    dashboard,
+    drill,
+    fault,
+    pair,
+    proxy,
+    report,
+    sim,
+    soak,
+    syphon,
+    up,
+)
 
 app = typer.Typer(
     name="twinbus",
@@ -19,6 +31,10 @@ def twinbus() -> None:
     """Keep sending to Azure Service Bus while a queue or a whole namespace is out."""
 
 
+app.command()(up.up)
+app.command()(up.down)
+app.command()(up.status)
+app.command()(dashboard.dashboard)
 app.command()(broker.broker)
 app.command()(pair.check)
 app.command()(syphon.syphon)

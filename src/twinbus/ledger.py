@@ -45,6 +45,9 @@ UNIT_BYTES: Final = 65_536
 
 FLUSH_INTERVAL_S: Final = 30.0
 FLUSH_ROWS: Final = 50_000
+# What is written at once waits so long for company: who watches sees it within a second, and a
+# thousand entities that fail together make one file.
+GATHER_S: Final = 0.5
 # Rows and message ids that may wait, about 100 bytes each.
 LIMIT: Final = 500_000
 # What closing may wait for a store.
@@ -74,8 +77,14 @@ class Operation(StrEnum):
     SCHEDULE = "schedule"
     MANAGE = "manage"  # any other request: peeking, cancelling, listing, creating
     FORWARD = "forward"
+    SUSPECT = "suspect"  # not billed: an entity failed, and the failover interval runs
+    CLEAR = "clear"  # not billed: it took a message again before that was over
     DIVERT = "divert"  # not billed: from now on an entity's sends go to the backlog
     RESTORE = "restore"  # not billed: and from now on home again
+
+
+# How an entity is, as its senders see it: free of charge, and written at once.
+MARKS: Final = frozenset({Operation.SUSPECT, Operation.CLEAR, Operation.DIVERT, Operation.RESTORE})
 
 
 class Cause(StrEnum):
@@ -170,6 +179,7 @@ class Ledger:
         self._mutex = threading.Lock()  # guards the buffer; held for moments
         self._writing = threading.Lock()
         self._wake = threading.Event()
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     # -- the hot path
@@ -210,10 +220,10 @@ class Ledger:
                 return
             self._rows.append(row)
             self._weight += weight
-            many = len(self._rows) >= FLUSH_ROWS
+            urgent = len(self._rows) >= FLUSH_ROWS or operation in MARKS
         if self._thread is None:
             self._start()
-        if many:
+        if urgent:
             self._wake.set()
 
     # -- the thread
@@ -229,7 +239,8 @@ class Ledger:
 
     def _run(self) -> None:
         while not self._closed:
-            self._wake.wait(self._interval_s)
+            if self._wake.wait(self._interval_s):
+                self._ended.wait(GATHER_S)
             self._wake.clear()
             self.flush()
         self.flush()
@@ -302,6 +313,7 @@ class Ledger:
         atexit.unregister(self.close)
         if self._thread is None:
             return
+        self._ended.set()
         self._wake.set()
         self._thread.join(timeout_s)
         with self._mutex:

@@ -98,7 +98,7 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(
 def test_without_a_namespace_it_asks_for_one() -> None:
     done = run("list", TWINBUS_NAMESPACE="")
     assert done.returncode == 2
-    assert "Give --namespace, or set TWINBUS_NAMESPACE" in done.stderr
+    assert "Give --namespace, set TWINBUS_NAMESPACE, or start" in done.stderr
 
 
 def test_a_broker_without_faults_says_how_to_have_them(tmp_path: Path) -> None:

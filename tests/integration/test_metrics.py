@@ -22,6 +22,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "asked": {},
     "later": {},
     "open": {},
+    "old": {},
 }
 QUEUES = {f"{name}-{kind}": settings for name, settings in _SETTINGS.items() for kind in _KINDS}
 QUEUES["metrics"] = {}
@@ -116,6 +117,31 @@ async def test_a_receive_that_finds_nothing_is_counted_as_empty(
     await until(broker, queue, receive_requests_total=3, empty_receives_total=2)
 
 
+async def test_the_oldest_message_is_told_by_when_it_came(
+    world: World, broker: BrokerProcess
+) -> None:
+    queue = f"old-{world.kind}"
+    began = time.time()
+    await world.send(queue, ServiceBusMessage("first"))
+    await until(broker, queue, active_messages=1)
+    (at,) = oldest(broker, queue)
+    assert began - 1 <= at <= time.time() + 1
+    await world.send(queue, ServiceBusMessage("second"))
+    await until(broker, queue, active_messages=2)
+    assert oldest(broker, queue) == [at]
+    async with world.receiver(queue) as receiver:
+        for message in await receive_some(receiver, 2):
+            await receiver.complete_message(message)
+    await until(broker, queue, active_messages=0)
+    assert oldest(broker, queue) == []
+
+
+def oldest(broker: BrokerProcess, queue: str) -> list[float]:
+    name = "twinbus_oldest_message_timestamp_seconds"
+    lines = ask(broker, "GET", "metrics").text.splitlines()
+    return [float(each.split()[1]) for each in lines if each.startswith(name) and queue in each]
+
+
 async def test_a_scheduled_message_is_taken_in_once(world: World, broker: BrokerProcess) -> None:
     queue = f"later-{world.kind}"
     at = datetime.now(UTC) + timedelta(seconds=2)
@@ -160,7 +186,7 @@ def test_metrics_need_the_manage_claim(broker: BrokerProcess) -> None:
 def test_every_line_is_of_the_text_format(broker: BrokerProcess) -> None:
     answer = ask(broker, "GET", "metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    line = r"# (HELP|TYPE) twinbus_\w+ .+|twinbus_\w+\{(\w+=\"[^\"]*\",?)+\} \d+"
+    line = r"# (HELP|TYPE) twinbus_\w+ .+|twinbus_\w+\{(\w+=\"[^\"]*\",?)+\} \d+(\.\d+)?"
     for each in answer.text.splitlines():
         assert re.fullmatch(line, each), each
     assert answer.text.endswith("\n")

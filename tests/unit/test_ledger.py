@@ -19,7 +19,9 @@ import pytest
 
 from twinbus.ledger import (
     FORMAT,
+    GATHER_S,
     MARKER,
+    MARKS,
     Cause,
     Folder,
     Ledger,
@@ -80,6 +82,21 @@ def test_what_is_added_is_in_a_file_of_its_day_when_the_ledger_is_closed(tmp_pat
     assert (first["client"], first["operation"], first["ok"]) == ("me", "send", True)
     assert (first["count"], first["bytes"], first["units"]) == (3, 30, 3)
     assert second["message_ids"] == ["c"]
+
+
+def test_how_an_entity_is_is_written_at_once_with_what_waits(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, flush_interval_s=600)
+    add(ledger, "a")
+    time.sleep(3 * GATHER_S)
+    assert not rows(tmp_path), "a send waits for its time"
+    began = time.monotonic()
+    for mark in sorted(MARKS):
+        ledger.add(mark, Cause.NORMAL, "contoso", "orders", count=0, units=0, at=NOON)
+    while len(rows(tmp_path)) < 1 + len(MARKS):
+        assert time.monotonic() - began < 10
+        time.sleep(0.02)
+    assert len(list(tmp_path.glob("day=*/*"))) == 1, "together"
+    ledger.close()
 
 
 def test_the_columns_are_those_that_are_promised(tmp_path: Path) -> None:

@@ -6,10 +6,13 @@ Clients trust it by name: `connection_verify="<data folder>/certificate.pem"`.
 from __future__ import annotations
 
 import datetime
+import fcntl
 import ipaddress
 import os
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 YEARS = 10
@@ -24,11 +27,23 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 def self_signed(folder: Path) -> tuple[Path, Path]:
     """The folder's certificate and key, made now if they are not there."""
     certificate, key = folder / "certificate.pem", folder / "certificate-key.pem"
-    if not (certificate.exists() and key.exists()):
-        certificate_pem, key_pem = _generate()
-        write_private(key, key_pem)
-        certificate.write_bytes(certificate_pem)
+    with _alone(folder):
+        if not (certificate.exists() and key.exists()):
+            certificate_pem, key_pem = _generate()
+            write_private(key, key_pem)
+            certificate.write_bytes(certificate_pem)
     return certificate, key
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two brokers that share a folder must not each write half of it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_private(path: Path, content: bytes) -> None:

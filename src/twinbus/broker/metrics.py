@@ -74,12 +74,24 @@ def exposition(host: Served) -> Iterator[str]:
         for entity in entities:
             labels = f'namespace="{namespace}",entity="{_quoted(entity.path)}"'
             yield f"twinbus_{name}{{{labels}}} {value(entity)}"
+    yield from _oldest(host.namespace, entities)
     for name, text, count in (
         ("connections", "AMQP connections that are open.", host.connection_count),
         ("links", "AMQP links that are open.", host.link_count),
     ):
         yield from _head(name, "gauge", text)
         yield f'twinbus_{name}{{namespace="{namespace}"}} {count}'
+
+
+def _oldest(namespace: Namespace, entities: list[Entity]) -> Iterator[str]:
+    """A time, not an age: it is as true later as it was when it was asked for."""
+    name = "oldest_message_timestamp_seconds"
+    yield from _head(name, "gauge", "When the first message that is ready or locked came.")
+    for entity in entities:
+        at_ms = namespace.store.oldest_ms(entity.id) if entity.queue.counts.active else None
+        if at_ms is not None:
+            labels = f'namespace="{_quoted(namespace.name)}",entity="{_quoted(entity.path)}"'
+            yield f"twinbus_{name}{{{labels}}} {at_ms / 1000:.3f}"
 
 
 def _counted(entity: Entity) -> Iterator[Queue]:

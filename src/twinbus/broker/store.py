@@ -420,6 +420,15 @@ class Store:
         )
         return next((row[0] for row in rows), None)
 
+    def oldest_ms(self, entity: int) -> int | None:
+        """When the first of an entity's active messages came. One step down an index."""
+        rows = self._read(
+            "SELECT enqueued_ms FROM message WHERE id > ? AND id < ? AND state = 0 "
+            "ORDER BY id LIMIT 1",
+            (row_id(entity, 0), row_id(entity + 1, 0)),
+        )
+        return next((int(row[0]) for row in rows), None)
+
     def oldest_sessions(self, entity: int, limit: int) -> list[str]:
         """The sessions of an entity's oldest active messages, in that order."""
         rows = self._read(

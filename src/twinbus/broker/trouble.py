@@ -6,7 +6,7 @@ drops it. When a fault starts, what is open is ended; when the last one is over,
 Nobody asks it anything while no fault is on.
 
     POST    /$faults        start one: {"kind", "entity", "seconds", settings...}
-    GET     /$faults        those that are on
+    GET     /$faults        those that are on, and which kinds there are
     DELETE  /$faults        end all, or with ?id= one
 """
 
@@ -28,7 +28,7 @@ from twinbus.amqp.events import Delivery, Event, LinkAttached, LinkFlow, Settlem
 from twinbus.amqp.session import RECEIVER
 from twinbus.broker.descriptions import Claim
 from twinbus.broker.dialect import MANAGEMENT, Client, payloads_of
-from twinbus.broker.faults import DEFAULT_S, Act, Fault, FaultError, Faults, TroubledError
+from twinbus.broker.faults import DEFAULT_S, KINDS, Act, Fault, FaultError, Faults, TroubledError
 from twinbus.broker.links import Context, Node, Producer, Receiver, error_of, path_of
 from twinbus.broker.listener import Host
 from twinbus.broker.namespace import Answer
@@ -40,6 +40,10 @@ log = logging.getLogger("twinbus.broker")
 # What Azure charges a management operation; a message is 1.
 MANAGEMENT_COST = 10
 MAX_BODY = 65_536
+# For those who offer them to a user.
+_KINDS = [
+    {"kind": kind.name, "per_entity": kind.per_entity, "what": kind.text} for kind in KINDS.values()
+]
 DISABLED = "Faults are not enabled on this broker: start it with `twinbus broker --faults`."
 _RULES = ("com.microsoft:add-rule", "com.microsoft:remove-rule", "com.microsoft:enumerate-rules")
 
@@ -281,7 +285,7 @@ class Trouble:
         try:
             match request.method:
                 case "GET":
-                    return self._listed("faults", list(self._faults))
+                    return self._listed("faults", list(self._faults), kinds=_KINDS)
                 case "POST":
                     return await self._post(request)
                 case "DELETE":
@@ -304,9 +308,9 @@ class Trouble:
         """On the loop's own thread, which is why it is a coroutine."""
         self.strike(fault)
 
-    def _listed(self, name: str, faults: list[Fault]) -> Response:
+    def _listed(self, name: str, faults: list[Fault], **more: Any) -> Response:
         now_ms = self._host.clock()
-        return JSONResponse({name: [fault.as_json(now_ms) for fault in faults]})
+        return JSONResponse({name: [fault.as_json(now_ms) for fault in faults], **more})
 
 
 async def no_faults(request: Request) -> Response:

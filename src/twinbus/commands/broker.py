@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from pathlib import Path
@@ -83,6 +82,8 @@ def broker(
     """
     # Imported here so that `pip install twinbus` without the broker's extra still has a CLI.
     try:
+        import asyncio
+
         import uvloop
 
         from twinbus.broker.config import ConfigError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,6 +61,8 @@ def drill(
 
     Example: twinbus drill --messages 600 --faults kill,throttle
     """
+    import asyncio
+
     logging.basicConfig(level=logging.CRITICAL)
     try:
         from twinbus.lab.drill import Drill, DrillOptions

@@ -12,12 +12,12 @@ from twinbus.commands.terminal import (
     Json,
     connection,
     fail,
+    local,
     print_json,
     print_table,
     refuse,
     trusting,
 )
-from twinbus.errors import first_line
 
 if TYPE_CHECKING:
     from twinbus.lab.faults import Fault, FaultClient
@@ -30,7 +30,11 @@ app = typer.Typer(
 
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", envvar="TWINBUS_NAMESPACE", help="Its connection string."),
+    typer.Option(
+        "--namespace",
+        envvar="TWINBUS_NAMESPACE",
+        help="Its connection string. Default: the primary of `twinbus up`.",
+    ),
 ]
 Admin = Annotated[
     str | None,
@@ -134,17 +138,19 @@ def kinds(as_json: Json = False) -> None:
 
 
 def _client(namespace: str | None, admin: str | None, certificate: Any) -> FaultClient:
+    from twinbus.errors import first_line
     from twinbus.lab.faults import FaultClient
 
-    text = connection(namespace, "--namespace", "TWINBUS_NAMESPACE")
-    trusted = trusting(certificate).get("connection_verify")
+    text = connection(namespace, "--namespace", "TWINBUS_NAMESPACE", local().primary)
+    trusted = trusting(certificate, text).get("connection_verify")
     try:
-        return FaultClient(text, admin, trusted)
+        return FaultClient(text, admin or local().admin_of(text), trusted)
     except ValueError as error:
         refuse(first_line(error))
 
 
 def _called(method: Any, *args: Any, **kwargs: Any) -> Any:
+    from twinbus.errors import first_line
     from twinbus.lab.faults import FaultError
 
     try:

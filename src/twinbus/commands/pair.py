@@ -13,14 +13,14 @@ from twinbus.commands.terminal import (
     Json,
     Primary,
     Secondary,
-    connection,
     fail,
+    primary_of,
     print_json,
     print_table,
     progress,
+    secondary_of,
     trusting,
 )
-from twinbus.errors import first_line
 
 
 def backlog(
@@ -42,16 +42,17 @@ def backlog(
     """
     from azure.core.exceptions import AzureError
 
+    from twinbus.errors import first_line
     from twinbus.paired.blocking.factory import MessagingFactory
     from twinbus.paired.blocking.manager import NamespaceManager
     from twinbus.paired.waiting import backlog_queues, look
 
     if context.invoked_subcommand is not None:
         return
-    text = connection(secondary, "--secondary", "TWINBUS_SECONDARY")
+    text = secondary_of(secondary)
     try:
         with (
-            NamespaceManager.from_connection_string(text, **trusting(certificate)) as manager,
+            NamespaceManager.from_connection_string(text, **trusting(certificate, text)) as manager,
             MessagingFactory.from_connection_string(text, retry_total=1) as client,
             progress("looking at the backlog", hidden=as_json) as moving,
         ):
@@ -92,13 +93,12 @@ def check(
     from twinbus.paired.check import Step
     from twinbus.paired.check import check as steps_of
 
-    home = connection(primary, "--primary", "TWINBUS_PRIMARY")
-    away = connection(secondary, "--secondary", "TWINBUS_SECONDARY")
+    home, away = primary_of(primary), secondary_of(secondary)
     steps: list[Step] = []
     with (
         MessagingFactory.from_connection_string(home, retry_total=0) as first,
         MessagingFactory.from_connection_string(away, retry_total=0) as second,
-        NamespaceManager.from_connection_string(away, **trusting(certificate)) as manager,
+        NamespaceManager.from_connection_string(away, **trusting(certificate, away)) as manager,
     ):
         for step in steps_of(first, second, manager, entity or [], backlog_queue_count):
             steps.append(step)

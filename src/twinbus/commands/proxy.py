@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,6 +46,8 @@ def proxy(
 
     Example: twinbus proxy --listen 5680 --to localhost:5672 --latency-ms 200 --bandwidth-kbps 256
     """
+    import asyncio
+
     from twinbus.lab.proxy import Conditions, Proxy
 
     name, _, port = to.rpartition(":")
@@ -70,6 +71,8 @@ def proxy(
 
 
 async def _run(proxy: Proxy, to: str) -> None:
+    import asyncio
+
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -16,6 +16,7 @@ from twinbus.commands.terminal import (
     Json,
     connection,
     fail,
+    local,
     print_table,
     progress,
     refuse,
@@ -230,13 +231,14 @@ def _opened(
     from twinbus.pipeline.report import check_outputs
     from twinbus.pipeline.tables import find, find_local, local_path
 
+    ledger = ledger or local().ledger
     if not ledger:
         refuse("which ledger? Give --ledger, or set TWINBUS_LEDGER")
     try:
         check_outputs(outputs or [])
-        local = local_path(ledger)
-        if local is not None:
-            find_local(local)  # a mistake is said at once, not after Spark has started
+        path = local_path(ledger)
+        if path is not None:
+            find_local(path)  # a mistake is said at once, not after Spark has started
         with progress(what, hidden=hidden):
             spark = spark_session("twinbus", master=master, short_run=True)
             yield spark, find(spark, ledger, keeper)
@@ -270,7 +272,7 @@ def _peek(text: str, certificate: Path | None, *, hidden: bool) -> list[Seen]:
     text = connection(text, "--peek", "TWINBUS_SECONDARY")
     try:
         with (
-            NamespaceManager.from_connection_string(text, **trusting(certificate)) as manager,
+            NamespaceManager.from_connection_string(text, **trusting(certificate, text)) as manager,
             MessagingFactory.from_connection_string(text, retry_total=1) as client,
         ):
             return [Seen(*each) for each in waiting_ids(client, backlog_queues(manager))]

@@ -19,14 +19,15 @@ from twinbus.commands.terminal import (
     Json,
     Primary,
     Secondary,
-    connection,
     fail,
+    local,
+    primary_of,
     print_json,
     print_table,
     progress,
     refuse,
+    secondary_of,
 )
-from twinbus.errors import first_line
 
 if TYPE_CHECKING:
     from twinbus.pipeline.progress import Snapshot
@@ -99,8 +100,7 @@ def syphon(
         from twinbus.pipeline.syphon import SyphonError, SyphonOptions
     except ImportError as error:
         refuse(f"the syphon needs more packages ({error.name}): pip install 'twinbus[syphon]'")
-    home = Secret(connection(primary, "--primary", "TWINBUS_PRIMARY"))
-    away = Secret(connection(secondary, "--secondary", "TWINBUS_SECONDARY"))
+    home, away = Secret(primary_of(primary)), Secret(secondary_of(secondary))
     queues = tuple(queue or ()) or _queues(home, away, primary_name)
     try:
         options = SyphonOptions(
@@ -111,7 +111,7 @@ def syphon(
             rate=rate,
             time_to_live=ttl,  # type: ignore[arg-type]  # it is checked there
             long_poll_s=long_poll,
-            ledger=_absolute(ledger),
+            ledger=_absolute(ledger or _ours(home)),
         )
     except SyphonError as error:
         refuse(str(error))
@@ -125,6 +125,11 @@ def syphon(
         finally:
             _quit(made)
     _report(made, as_json=as_json, once=once, empty=empty)
+
+
+def _ours(primary: Any) -> str | None:
+    """The ledger of the pair that runs here, if it is that pair's backlog which is moved."""
+    return local().ledger if local().knows(primary.reveal()) else None
 
 
 def _absolute(ledger: str | None) -> str | None:
@@ -147,6 +152,7 @@ def _log(verbose: bool) -> None:
 def _queues(primary: Any, secondary: Any, name: str | None) -> tuple[str, ...]:
     from azure.servicebus.exceptions import ServiceBusError
 
+    from twinbus.errors import first_line
     from twinbus.pipeline.backlog import find_queues
     from twinbus.pipeline.backlog import primary_name as name_of
     from twinbus.pipeline.links import Links
@@ -316,12 +322,13 @@ def redrive(
     """
     from azure.servicebus.exceptions import ServiceBusError
 
+    from twinbus.errors import first_line
     from twinbus.pipeline.backlog import find_queues
     from twinbus.pipeline.backlog import redrive as send_again
     from twinbus.pipeline.credentials import Secret
     from twinbus.pipeline.links import Links
 
-    away = Secret(connection(secondary, "--secondary", "TWINBUS_SECONDARY"))
+    away = Secret(secondary_of(secondary))
     if not queue and not primary_name:
         refuse("whose backlog? Give --primary-name, or --queue")
     kept = Links()

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from twinbus.errors import first_line
+from twinbus.local import connections
+
+if TYPE_CHECKING:
+    from twinbus.local.connections import Connections
 
 BAD_INPUT = 2
 DOES_NOT_WORK = 1
@@ -43,12 +46,21 @@ def refuse(text: str) -> NoReturn:
     raise typer.Exit(BAD_INPUT)
 
 
-def connection(text: str | None, option: str, variable: str) -> str:
-    """A connection string that can be read, or a sentence."""
+def local() -> Connections:
+    """The pair that runs here, if one does."""
+    return connections.read(connections.folder())
+
+
+def connection(text: str | None, option: str, variable: str, ours: str = "") -> str:
+    """A connection string that can be read, or a sentence. ``ours`` is that of the pair here."""
+    # The SDK takes a fifth of a second to import, and `up` must not wait for it.
     from azure.servicebus import parse_connection_string
 
+    from twinbus.errors import first_line
+
+    text = text or ours
     if not text:
-        refuse(f"which namespace? Give {option}, or set {variable}")
+        refuse(f"which namespace? Give {option}, set {variable}, or start a pair: `twinbus up`")
     try:
         parse_connection_string(text)
     except ValueError as error:
@@ -56,7 +68,18 @@ def connection(text: str | None, option: str, variable: str) -> str:
     return text
 
 
-def trusting(certificate: Path | None) -> dict[str, Any]:
+def primary_of(text: str | None) -> str:
+    return connection(text, "--primary", "TWINBUS_PRIMARY", local().primary)
+
+
+def secondary_of(text: str | None) -> str:
+    return connection(text, "--secondary", "TWINBUS_SECONDARY", local().secondary)
+
+
+def trusting(certificate: Path | None, text: str = "") -> dict[str, Any]:
+    """What to trust. Who the certificate of the pair here is for, that pair alone says."""
+    if certificate is None and local().knows(text):
+        certificate = Path(local().certificate)
     if certificate is None:
         return {}
     if not certificate.is_file():

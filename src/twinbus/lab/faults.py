@@ -13,27 +13,20 @@ key must carry the Manage claim. docs/lab.md has the kinds.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import json
 import re
 import ssl
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote_plus, urlsplit
-
-from azure.servicebus import parse_connection_string
 
 from twinbus.errors import TwinbusError
+from twinbus.signature import Key
 
 TIMEOUT_S = 10.0
-TOKEN_S = 300
 
 
 class FaultError(TwinbusError):
@@ -65,16 +58,12 @@ class FaultClient:
         self, connection_string: str, admin: str | None = None, certificate: str | None = None
     ) -> None:
         """``admin`` is an address as ``http://localhost:5300``; ``certificate`` a file to trust."""
-        parts = parse_connection_string(connection_string)
-        self._host = urlsplit(parts.endpoint).netloc
-        plain = "usedevelopmentemulator=true" in connection_string.lower().replace(" ", "")
-        self._base = (admin or f"{'http' if plain else 'https'}://{self._host}").rstrip("/")
+        self._key = Key.of(connection_string)
+        self._base = (admin or self._key.base).rstrip("/")
         if not self._base.startswith(("http://", "https://")):
             raise ValueError(
                 f"an admin address begins with http:// or https://; '{admin}' does not"
             )
-        self._signature = parts.shared_access_signature
-        self._rule, self._key = parts.shared_access_key_name, parts.shared_access_key
         self._tls = None
         if self._base.startswith("https:"):
             self._tls = ssl.create_default_context(cafile=certificate)
@@ -111,7 +100,7 @@ class FaultClient:
         request = urllib.request.Request(  # noqa: S310 (http or https, see the constructor)
             f"{self._base}/$faults{query}",
             None if body is None else json.dumps(body).encode(),
-            {"Authorization": self._token(), "Content-Type": "application/json"},
+            {"Authorization": self._key.token(), "Content-Type": "application/json"},
             method=method,
         )
         try:
@@ -126,19 +115,6 @@ class FaultClient:
                 f"the broker at {self._base} does not answer ({error}). If a fault has taken the "
                 "namespace off its port, give its admin address, as http://localhost:5300"
             ) from error
-
-    def _token(self) -> str:
-        if self._signature:
-            return str(self._signature)
-        resource = quote_plus(f"http://{self._host}/")
-        expiry = int(time.time()) + TOKEN_S
-        signed = f"{resource}\n{expiry}".encode()
-        digest = hmac.new(str(self._key).encode(), signed, hashlib.sha256).digest()
-        signature = quote_plus(base64.b64encode(digest))
-        return (
-            f"SharedAccessSignature sr={resource}&sig={signature}&se={expiry}"
-            f"&skn={quote_plus(str(self._rule))}"
-        )
 
 
 def _reason(status: int, text: str) -> str:

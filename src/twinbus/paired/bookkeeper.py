@@ -18,6 +18,7 @@ from azure.servicebus._common.constants import (
 
 from twinbus.envelope import id_of, is_backlog_path
 from twinbus.ledger import Cause, Ledger, Operation, units
+from twinbus.paired.failover import State
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch, size_of
 
 # Looked up once: to find a member of an enum takes longer than to use it.
@@ -28,6 +29,7 @@ _SETTLEMENTS: Final = {
     "defer": Operation.DEFER,
     "dead-letter": Operation.DEAD_LETTER,
 }
+_MARKS: Final = {State.SUSPECT: Operation.SUSPECT, State.DIVERTED: Operation.DIVERT}
 _RENEWALS: Final = {
     REQUEST_RESPONSE_RENEWLOCK_OPERATION,
     REQUEST_RESPONSE_RENEW_SESSION_LOCK_OPERATION,
@@ -91,9 +93,10 @@ class Bookkeeper:
             Operation.PING, Cause.PING, self._namespace, entity, units=1 if ok else 0, ok=ok
         )
 
-    def turned(self, entity: str, *, diverted: bool) -> None:
-        """An entity's sends go elsewhere from now on, or home again."""
-        operation = Operation.DIVERT if diverted else Operation.RESTORE
+    def turned(self, entity: str, state: State, was: State) -> None:
+        """How an entity is from now on, for the time line and for who is watching."""
+        healthy = Operation.RESTORE if was is State.DIVERTED else Operation.CLEAR
+        operation = _MARKS.get(state, healthy)
         self._ledger.add(operation, Cause.NORMAL, self._namespace, entity, count=0, units=0)
 
     # -- receiving

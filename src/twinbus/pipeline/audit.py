@@ -19,15 +19,15 @@ each. ``docs/costs.md`` says what this does not promise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.ledger import Cause, Operation
 from twinbus.pipeline.cost import home_path
+from twinbus.pipeline.outages import Mark, Outage, find_outages
 from twinbus.pipeline.tables import Found, summary
 
 if TYPE_CHECKING:
@@ -74,26 +74,6 @@ class Seen:
     home: str
     message_id: str
     dead: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A client diverted an entity, or took it home again."""
-
-    entity: str
-    client: str
-    at: datetime
-    diverted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """When an entity was out, as its clients saw it. ``ended`` is None while one still diverts."""
-
-    entity: str
-    began: datetime
-    ended: datetime | None
-    clients: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,39 +360,6 @@ def marks(records: DataFrame) -> DataFrame:
 def _mark(row: Any) -> Mark:
     at = datetime.fromtimestamp(row["at"] / 1e6, UTC)
     return Mark(row["entity"], row["client"], at, row["diverted"])
-
-
-def find_outages(marked: Iterable[Mark]) -> tuple[Outage, ...]:
-    """Each client's diversions, and where those of several clients overlap, one outage of them."""
-    spans: list[tuple[str, datetime, datetime | None, str]] = []
-    ordered = sorted(marked, key=lambda mark: (mark.entity, mark.client, mark.at))
-    for (entity, client), group in groupby(ordered, key=lambda mark: (mark.entity, mark.client)):
-        began: datetime | None = None
-        for mark in group:
-            if mark.diverted:
-                began = began or mark.at
-            elif began is not None:
-                spans.append((entity, began, mark.at, client))
-                began = None
-        if began is not None:
-            spans.append((entity, began, None, client))
-    return tuple(_merged(spans))
-
-
-def _merged(spans: list[tuple[str, datetime, datetime | None, str]]) -> list[Outage]:
-    found: list[Outage] = []
-    clients: set[str] = set()
-    for entity, began, ended, client in sorted(spans, key=lambda span: span[:2]):
-        last = found[-1] if found else None
-        joins = last is not None and last.entity == entity
-        if last is not None and joins and (last.ended is None or began <= last.ended):
-            clients.add(client)
-            until = None if None in (last.ended, ended) else max(last.ended, ended)  # type: ignore[type-var]
-            found[-1] = Outage(entity, last.began, until, len(clients))
-        else:
-            clients = {client}
-            found.append(Outage(entity, began, ended, 1))
-    return found
 
 
 def as_dict(audit: Audit) -> dict[str, Any]:

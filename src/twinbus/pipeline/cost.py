@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.ledger import Cause, Operation
-from twinbus.pipeline.prices import Tier
+from twinbus.ledger import MARKS, Cause, Operation
+from twinbus.pipeline.prices import Day, Tier, price_days
 from twinbus.pipeline.tables import Found, summary
 
 if TYPE_CHECKING:
@@ -26,17 +26,7 @@ if TYPE_CHECKING:
 
 KEYS: Final = ("day", "namespace", "entity", "operation", "cause")
 SUMS: Final = ("count", "bytes", "units")
-_MARKS: Final = (Operation.DIVERT, Operation.RESTORE)
 _RECEIVES: Final = (Operation.RECEIVE, Operation.COMPLETE)
-
-
-@dataclass(frozen=True, slots=True)
-class Day:
-    """What one day adds to its month."""
-
-    day: str
-    units: int
-    cost: Decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +71,7 @@ def lines(records: DataFrame) -> DataFrame:
     """The operations that count, summed. A day's lines come from that day's records alone."""
     from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
-    billable = records.where(F.col("ok") & ~F.col("operation").isin(*map(str, _MARKS)))
+    billable = records.where(F.col("ok") & ~F.col("operation").isin(*sorted(map(str, MARKS))))
     return billable.groupBy(*KEYS).agg(*(F.sum(name).alias(name) for name in SUMS))
 
 
@@ -130,18 +120,6 @@ def _by_day_and_cause(counted: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     return counted.groupBy("day", "cause").agg(F.sum("units").alias("units"))
-
-
-def price_days(units: dict[str, int], tier: Tier) -> tuple[Day, ...]:
-    """Each day at the price of where its month stands."""
-    days: list[Day] = []
-    month, before = "", 0
-    for day in sorted(units):
-        if day[:7] != month:
-            month, before = day[:7], 0
-        days.append(Day(day, units[day], tier.between(before, before + units[day])))
-        before += units[day]
-    return tuple(days)
 
 
 def priced(counted: DataFrame, days: Iterable[Day]) -> DataFrame:

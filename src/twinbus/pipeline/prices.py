@@ -45,6 +45,27 @@ class Tier:
         return self.charge(after) - self.charge(before)
 
 
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What one day adds to its month."""
+
+    day: str
+    units: int
+    cost: Decimal
+
+
+def price_days(units: Mapping[str, int], tier: Tier) -> tuple[Day, ...]:
+    """Each day at the price of where its month stands."""
+    days: list[Day] = []
+    month, before = "", 0
+    for day in sorted(units):
+        if day[:7] != month:
+            month, before = day[:7], 0
+        days.append(Day(day, units[day], tier.between(before, before + units[day])))
+        before += units[day]
+    return tuple(days)
+
+
 def _part(band: Band, operations: int) -> Decimal:
     end = operations if band.end is None else min(operations, band.end)
     return max(0, end - band.start) * band.per_million / MILLION

@@ -113,9 +113,9 @@ def test_check_says_what_does_not_and_exits_1(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["backlog"], "Give --secondary, or set TWINBUS_SECONDARY"),
+        (["backlog"], "Give --secondary, set TWINBUS_SECONDARY, or start"),
         (["backlog", "--secondary", "nonsense"], "--secondary is not a connection string"),
-        (["check", "--secondary", "nonsense"], "Give --primary, or set TWINBUS_PRIMARY"),
+        (["check", "--secondary", "nonsense"], "Give --primary, set TWINBUS_PRIMARY, or start"),
     ],
 )
 def test_a_users_mistake_is_a_sentence_and_exit_code_2(arguments: list[str], said: str) -> None:

@@ -19,7 +19,7 @@ from tests.brokers import BrokerProcess
 from tests.pairs import Pair, certificate
 
 from twinbus import PairingError
-from twinbus.ledger import Ledger
+from twinbus.ledger import MARKS, Ledger
 from twinbus.paired.failover import State
 
 
@@ -132,8 +132,8 @@ async def test_a_diversion_its_pings_and_its_end_are_recorded(pair: Pair, tmp_pa
     pings = of(rows, "ping")
     assert [(row["units"], row["cause"]) for row in pings if row["ok"]] == [(1, "ping")]
     assert pings[-1]["ok"]
-    marks = [(row["operation"], row["namespace"]) for row in of(rows, "divert", "restore")]
-    assert marks == [("divert", primary), ("restore", primary)]
+    marks = [(row["operation"], row["namespace"]) for row in of(rows, *MARKS)]
+    assert marks == [("suspect", primary), ("divert", primary), ("restore", primary)]
     (last,) = [row for row in of(rows, "send") if row["message_ids"] == ["three"]]
     assert (last["cause"], last["ok"], last["entity"]) == ("normal", True, path)
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.unit.pipeline.ledgers import Book
 
-from twinbus.pipeline.audit import Audit, Mark, Outage, Seen, Verdict, find_outages, make_audit
+from twinbus.pipeline.audit import Audit, Seen, Verdict, make_audit
+from twinbus.pipeline.outages import Mark, Outage, find_outages
 from twinbus.pipeline.tables import find
 
 

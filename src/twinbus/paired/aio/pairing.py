@@ -141,8 +141,8 @@ class Pairing:
                 self._announce(Diverted(**where))
             else:
                 self._announce(Restored(**where) if was is State.DIVERTED else Cleared(**where))
-            if self._books is not None and State.DIVERTED in (state, was):
-                self._books.turned(entity.path, diverted=state is State.DIVERTED)
+            if self._books is not None:
+                self._books.turned(entity.path, state, was)
         if states:
             self._attend(entity)
 

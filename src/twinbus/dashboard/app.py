@@ -1,0 +1,255 @@
+"""The dashboard's pages over HTTP, behind the door."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from twinbus.dashboard.bill import running_bill
+from twinbus.dashboard.books import Books
+from twinbus.dashboard.chronicle import Chronicle
+from twinbus.dashboard.door import HEADERS, Door, Knock, Verdict
+from twinbus.dashboard.rates import Rates
+from twinbus.dashboard.view import Document, LedgerState, document
+from twinbus.dashboard.watch import Address, RefusedError, Watched
+from twinbus.pipeline.prices import Tier
+
+EVERY_S: Final = 1.0
+MAX_BODY: Final = 4_096
+MAX_ID: Final = 200
+_PAGES: Final = {"/": "index.html", "/journey": "journey.html"}
+_KINDS: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_TURNED_AWAY: Final = {
+    Verdict.WRONG_HOST: (421, "This address is not the dashboard's."),
+    Verdict.WRONG_ORIGIN: (403, "Another page may not do this."),
+}
+
+
+class Dashboard:
+    """What is known, brought up to date once a second."""
+
+    def __init__(
+        self, primary: Address, secondary: Address, ledger: Path | None, tier: Tier
+    ) -> None:
+        self.watched = {each.role: Watched(each) for each in (primary, secondary)}
+        self.rates = Rates()
+        self.chronicle = Chronicle(primary.key.host)
+        self.books = None if ledger is None else Books(ledger, self.chronicle)
+        self._tier = tier
+        self._bill: Document | None = None
+        self._read_at = 0.0
+        self.session: aiohttp.ClientSession | None = None
+
+    @asynccontextmanager
+    async def running(self, app: Starlette) -> AsyncIterator[None]:
+        async with aiohttp.ClientSession() as self.session:
+            jobs = [asyncio.create_task(job()) for job in (self._watch, self._read)]
+            try:
+                yield
+            finally:
+                for job in jobs:
+                    job.cancel()
+                for job in jobs:
+                    with suppress(asyncio.CancelledError):
+                        await job
+
+    async def _watch(self) -> None:
+        assert self.session is not None
+        while True:
+            began = time.monotonic()
+            await asyncio.gather(*(each.look(self.session) for each in self.watched.values()))
+            readings = [self.watched[role].reading for role in ("primary", "secondary")]
+            self.rates.add(time.time(), *readings)
+            await asyncio.sleep(max(0.05, EVERY_S - (time.monotonic() - began)))
+
+    async def _read(self) -> None:
+        """In a thread: a ledger may be large when it is first read."""
+        while self.books is not None:
+            now = time.time()
+            count = await asyncio.to_thread(self.books.refresh, now)
+            if count or self._bill is None:
+                month = f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
+                self._bill = running_bill(self.chronicle.lines, month, self._tier)
+            self._read_at = now
+            await asyncio.sleep(EVERY_S)
+
+    def document(self) -> Document:
+        problem = "No ledger was given." if self.books is None else self.books.problem
+        torn = 0 if self.books is None else self.books.torn
+        return document(
+            time.time(),
+            self.watched["primary"],
+            self.watched["secondary"],
+            self.chronicle,
+            self.rates,
+            self._bill,
+            LedgerState(problem, self._read_at, torn),
+        )
+
+
+def dashboard_app(dashboard: Dashboard, door: Door) -> ASGIApp:
+    """Everything, behind the door."""
+    pages = _Pages(dashboard)
+    routes = [
+        *(Route(path, _file(name)) for path, name in _PAGES.items()),
+        *(Route(f"/static/{name}", _file(name)) for name in _static()),
+        Route("/api/now", pages.now),
+        Route("/api/journey", pages.journey),
+        Route("/api/faults", pages.start_fault, methods=["POST"]),
+        Route("/api/faults/clear", pages.clear_fault, methods=["POST"]),
+    ]
+    return Guarded(Starlette(routes=routes, lifespan=dashboard.running), door)
+
+
+class _Pages:
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+
+    async def now(self, request: Request) -> Response:
+        return JSONResponse(self._dashboard.document())
+
+    async def journey(self, request: Request) -> Response:
+        message_id = request.query_params.get("id", "").strip()
+        books = self._dashboard.books
+        if not message_id or len(message_id) > MAX_ID:
+            return _refused(400, "Give a message's id.")
+        if books is None or books.problem:
+            return _refused(404, "No ledger was given." if books is None else books.problem)
+        found = await asyncio.to_thread(books.journey, message_id)
+        steps = [
+            {**asdict(step), "at": step.at.timestamp(), "sentence": step.sentence}
+            for step in found.steps
+        ]
+        told = {"id": message_id, "looked_at": found.looked_at, "files": found.files}
+        return JSONResponse({**told, "steps": steps})
+
+    async def start_fault(self, request: Request) -> Response:
+        async def start(watched: Watched, asked: Document) -> None:
+            assert self._dashboard.session is not None
+            wanted = {name: asked.get(name) for name in ("kind", "entity", "seconds")}
+            await watched.start_fault(self._dashboard.session, wanted)
+
+        return await self._changed(request, start)
+
+    async def clear_fault(self, request: Request) -> Response:
+        async def clear(watched: Watched, asked: Document) -> None:
+            assert self._dashboard.session is not None
+            fault_id = asked.get("id")
+            await watched.clear_fault(
+                self._dashboard.session, fault_id if isinstance(fault_id, int) else None
+            )
+
+        return await self._changed(request, clear)
+
+    async def _changed(self, request: Request, change: Callable[..., Any]) -> Response:
+        asked = await _asked(request)
+        watched = self._dashboard.watched.get(str((asked or {}).get("namespace")))
+        if asked is None or watched is None:
+            return _refused(400, "Say in JSON which namespace, as primary.")
+        assert self._dashboard.session is not None
+        try:
+            await change(watched, asked)
+            await watched.look(self._dashboard.session)
+        except RefusedError as error:
+            return _refused(error.status, str(error))
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return _refused(502, f"The {watched.address.role} does not answer.")
+        return JSONResponse(self._dashboard.document())
+
+
+async def _asked(request: Request) -> Document | None:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            return None
+    try:
+        asked = json.loads(body)
+    except ValueError:
+        return None
+    return asked if isinstance(asked, dict) else None
+
+
+def _refused(status: int, text: str) -> Response:
+    return JSONResponse({"error": text}, status)
+
+
+def _static() -> list[str]:
+    names = [each.name for each in (files("twinbus.dashboard") / "static").iterdir()]
+    return [name for name in names if name.endswith((".js", ".css"))]
+
+
+def _file(name: str) -> Callable[[Request], Response]:
+    content = (files("twinbus.dashboard") / "static" / name).read_bytes()
+    kind = _KINDS[name.rpartition(".")[2]]
+
+    def served(request: Request) -> Response:
+        return Response(content, media_type=kind)
+
+    return served
+
+
+class Guarded:
+    """Lets in whom the door lets in, and puts its headers on every answer."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        verdict = self._door.judge(_knock(request))
+        app = self._app if verdict is Verdict.ENTER else self._answer(verdict, request)
+        await app(scope, receive, _with_headers(send))
+
+    def _answer(self, verdict: Verdict, request: Request) -> ASGIApp:
+        if verdict is Verdict.EXCHANGE:
+            answer = RedirectResponse(request.url.path, 303)
+            answer.headers["Set-Cookie"] = self._door.cookie
+            return answer
+        if verdict is Verdict.STRANGER and request.url.path in _PAGES:
+            content = (files("twinbus.dashboard") / "static" / "stranger.html").read_text()
+            return HTMLResponse(content, 401)
+        return _refused(*_TURNED_AWAY.get(verdict, (401, "Open the address that was printed.")))
+
+
+def _knock(request: Request) -> Knock:
+    headers = request.headers
+    return Knock(
+        request.method,
+        headers.get("host", ""),
+        headers.get("origin", ""),
+        headers.get("cookie", ""),
+        request.query_params.get("token", ""),
+    )
+
+
+def _with_headers(send: Send) -> Send:
+    extra = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *extra]
+        await send(message)
+
+    return sent
