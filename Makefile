@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup drill test lint unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate \
+.PHONY: setup drill test lint docs unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate \
 	interop clean
 
 setup: $(STAMP)
@@ -20,11 +20,16 @@ $(STAMP): requirements.lock requirements-java.lock pyproject.toml
 
 test: setup lint unit
 
-lint: setup
+lint: setup docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, into build/site. The variable silences what the theme says about versions to come, which
+# is no warning about these pages.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The SDK sleeps most of the time, so more workers than cores make the tests faster. All tests that
 # need Spark go to one worker (tests/conftest.py), which starts it once. Those that start a Spark of
