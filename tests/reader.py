@@ -48,6 +48,7 @@ class Reader:
         self._gateway = gateway
         self.environment = {**os.environ, **environment}
         self.environment["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+        self.environment["HOME"] = str(folder)
         self.environment.pop("TWINBUS_KEY", None)
         self.printed = ""  # by the block before
         self.unused: set[str] = set()  # programs that were shown, and no command has run yet
@@ -141,7 +142,8 @@ class Reader:
     def _run(self, command: str) -> str:
         self.unused -= set(shlex.split(command, comments=True))
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command],
+            # The colon keeps bash from giving way to the command: some look for the shell above.
+            ["bash", "-euo", "pipefail", "-c", f"{command}\n:"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.commands.terminal import refuse
+from twinbus.commands.terminal import Json, print_json, refuse
 
 if TYPE_CHECKING:
     from twinbus.broker.config import NamespaceConfig
@@ -70,6 +71,7 @@ def broker(
         typer.Option("--faults", help="Let those who may manage start faults: `twinbus fault`."),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Serve durable Service Bus namespaces to any Service Bus client.
 
@@ -94,7 +96,7 @@ def broker(
         check_tls(tls_cert, tls_key)
         settings = BrokerConfig(namespaces, data, host, key, tls_cert, tls_key, idle_link_s, faults)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(settings, _print_ready))
+            runner.run(run(settings, _print_ready_as_json if as_json else _print_ready))
     except (ConfigError, DescriptionError, BrokerError, StoreError, OSError) as error:
         refuse(str(error))
 
@@ -156,9 +158,23 @@ def _from_file(
 
 def _print_ready(running: Broker) -> None:
     """What a user, or a program that started us, needs to know."""
-    for (namespace, text), admin_port in zip(
-        running.connection_strings().items(), running.admin_ports, strict=True
-    ):
-        typer.echo(f"{namespace}: {text}")
-        typer.echo(f"{namespace}: health at http://localhost:{admin_port}/health", err=True)
+    for name, text, health in _ready(running):
+        typer.echo(f"{name}: {text}")
+        typer.echo(f"{name}: health at {health}", err=True)
     sys.stdout.flush()
+
+
+def _print_ready_as_json(running: Broker) -> None:
+    print_json(
+        [
+            {"namespace": name, "connection_string": text, "health": health}
+            for name, text, health in _ready(running)
+        ]
+    )
+    sys.stdout.flush()
+
+
+def _ready(running: Broker) -> Iterator[tuple[str, str, str]]:
+    strings, ports = running.connection_strings(), running.admin_ports
+    for (name, text), port in zip(strings.items(), ports, strict=True):
+        yield name, text, f"http://localhost:{port}/health"
