@@ -9,6 +9,7 @@ What a block is for is said by its language:
     toml, yaml, json    read, so that they are at least what they say they are
     text                right after a block that was run: what that printed, among other things; a
                         line may have `...` for what differs
+    dockerfile          only where it is marked as not run
     mermaid             drawn elsewhere
 
 A block with `title="name"` is a file: it is written before what comes after it is run. If it is a
@@ -35,7 +36,7 @@ NEEDS = ("needs a cluster", "needs Azure", "needs the network", "calls make", "n
 SHOWN_BY = "shown by "
 RUN = frozenset({"python", "sh", "diff"})
 READ = frozenset({"toml", "yaml", "json"})
-KNOWN = RUN | READ | {"text", "mermaid"}
+KNOWN = RUN | READ | {"dockerfile", "text", "mermaid"}
 
 _OPEN = re.compile(r"^(?P<indent> *)(?P<fence>```+)(?P<language>\w*)(?P<rest>.*)$")
 _TITLE = re.compile(r'title="([^"]+)"')

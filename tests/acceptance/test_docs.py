@@ -31,6 +31,7 @@ from tests.blocks import (
 from tests.brokers import BrokerProcess
 from tests.gateway import Gateway
 from tests.reader import Reader
+from tests.syphons import backlog_queues
 from tests.unit.pipeline.ledgers import Book
 
 from twinbus.cli import app
@@ -46,9 +47,9 @@ class Shared:
 
     def __init__(self, folder: Path) -> None:
         self.pair: list[BrokerProcess] = []
-        for name in ("primary", "secondary"):
+        for name, queues in (("primary", QUEUES), ("secondary", {**QUEUES, **backlog_queues(2)})):
             (folder / name).mkdir()
-            self.pair.append(BrokerProcess(folder / name, QUEUES, extra=("--faults",)))
+            self.pair.append(BrokerProcess(folder / name, queues, extra=("--faults",)))
         self._gateway: Gateway | None = None
 
     @property
@@ -110,7 +111,7 @@ def test_what_a_page_tells_to_do_works(page: Path, reader: Reader) -> None:
 
 def _prepare(page: Path, folder: Path) -> None:
     """A ledger of some days, where a page is about one that the reader has kept."""
-    if page.name == "costs.md":
+    if page.name in ("costs.md", "outage.md"):
         with Book(folder / "ledger") as book:
             book.send("11-18 08:00", "5f0c2a", "5f0c2b")
             book.consume("11-18 08:01", "5f0c2a", "5f0c2b")
