@@ -35,8 +35,8 @@ docs: setup
 # need Spark go to one worker (tests/conftest.py), which starts it once. Those that start a Spark of
 # their own to kill it need the cores, and come last.
 unit: setup
-	$(BIN)/pytest --numprocesses 6 --ignore-glob '*acceptance/test_*syphon*' --ignore-glob '*acceptance/test_drill*' --ignore-glob '*acceptance/test_submit*'
-	$(BIN)/pytest --numprocesses 2 tests/acceptance/test_drill.py tests/acceptance/test_submit.py tests/acceptance/test_*syphon*.py
+	$(BIN)/pytest --numprocesses 6 --ignore-glob '*acceptance/test_*syphon*' --ignore-glob '*acceptance/test_drill*' --ignore-glob '*acceptance/test_submit*' --ignore-glob '*acceptance/test_docs*' --ignore-glob '*acceptance/test_examples*'
+	$(BIN)/pytest --numprocesses 2 tests/acceptance/test_docs.py tests/acceptance/test_examples.py tests/acceptance/test_drill.py tests/acceptance/test_submit.py tests/acceptance/test_*syphon*.py
 
 # A whole outage rehearsed, nothing lost, proved: about a minute.
 drill: setup
