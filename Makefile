@@ -4,8 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup drill test lint unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate screenshot \
-	interop clean
+.PHONY: setup drill test lint docs unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate \
+	screenshot interop clean
 
 setup: $(STAMP)
 
@@ -20,16 +20,21 @@ $(STAMP): requirements.lock requirements-java.lock pyproject.toml
 
 test: setup lint unit
 
-lint: setup
+lint: setup docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The site, into build/site. The variable silences what the theme says about versions to come, which
+# is no warning about these pages.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # The SDK sleeps most of the time, so more workers than cores make the tests faster. All tests that
 # need Spark go to one worker (tests/conftest.py), which starts it once. Those that start a Spark of
 # their own to kill it need the cores, and come last.
-HEAVY := drill soak submit dashboard syphon syphon_dies syphon_cluster enable_syphon
+HEAVY := docs examples drill soak submit dashboard syphon syphon_dies syphon_cluster enable_syphon
 unit: setup
 	@$(BIN)/python tools/chromium.py
 	$(BIN)/pytest --numprocesses 6 $(HEAVY:%=--ignore-glob '*acceptance/test_%.py')

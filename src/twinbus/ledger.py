@@ -65,6 +65,8 @@ class LedgerError(Exception):
 
 
 class Operation(StrEnum):
+    """What was done."""
+
     SEND = "send"
     RECEIVE = "receive"  # messages that came
     EMPTY_RECEIVE = "empty_receive"  # a receive that returned nothing, which counts too
@@ -301,6 +303,7 @@ class Ledger:
 
     @property
     def status(self) -> Status:
+        """How many records are written, wait and were dropped, and what the store says."""
         with self._mutex:
             return Status(self._written, len(self._rows), self._dropped, self._error)
 

@@ -17,8 +17,8 @@ from starlette.responses import Response
 from twinbus.broker.entities import Entity
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Queue, Tally
+from twinbus.exposition import MEDIA_TYPE, as_page, metric
 
-MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NOTHING = Tally()
 
 _COUNTERS = {
@@ -32,6 +32,7 @@ _COUNTERS = {
 }
 _GAUGES: dict[str, tuple[str, Callable[[Entity], int]]] = {
     "active_messages": ("Messages that are ready or locked.", lambda e: e.queue.counts.active),
+    "locked_messages": ("Messages that a receiver holds.", lambda e: len(e.queue.locks)),
     "deferred_messages": ("Messages put aside.", lambda e: e.queue.counts.deferred),
     "scheduled_messages": ("Messages to appear later.", lambda e: e.queue.counts.scheduled),
     "dead_letter_messages": ("Messages given up.", lambda e: e.dead_letters.counts.total),
@@ -56,42 +57,36 @@ class Served(Protocol):
 
 
 async def metrics_page(host: Served, request: Request) -> Response:
-    return Response("\n".join([*exposition(host), ""]), media_type=MEDIA_TYPE)
+    return Response(as_page(exposition(host)), media_type=MEDIA_TYPE)
 
 
 def exposition(host: Served) -> Iterator[str]:
-    """The lines of Prometheus's text format."""
-    namespace = _quoted(host.namespace.name)
+    """The lines of the page."""
+    whole = {"namespace": host.namespace.name}
     entities = list(host.namespace.directory.entities())
     queues = [queue for entity in entities for queue in _counted(entity)]
     for name, text in _COUNTERS.items():
-        yield from _head(f"{name}_total", "counter", text)
-        for queue in queues:
-            labels = f'namespace="{namespace}",entity="{_quoted(queue.path)}"'
-            yield f"twinbus_{name}_total{{{labels}}} {getattr(queue.tally, name)}"
+        counts = [({**whole, "entity": q.path}, getattr(q.tally, name)) for q in queues]
+        yield from metric(name, "counter", text, counts)
     for name, (text, value) in _GAUGES.items():
-        yield from _head(name, "gauge", text)
-        for entity in entities:
-            labels = f'namespace="{namespace}",entity="{_quoted(entity.path)}"'
-            yield f"twinbus_{name}{{{labels}}} {value(entity)}"
+        values = [({**whole, "entity": each.path}, value(each)) for each in entities]
+        yield from metric(name, "gauge", text, values)
     yield from _oldest(host.namespace, entities)
-    for name, text, count in (
-        ("connections", "AMQP connections that are open.", host.connection_count),
-        ("links", "AMQP links that are open.", host.link_count),
-    ):
-        yield from _head(name, "gauge", text)
-        yield f'twinbus_{name}{{namespace="{namespace}"}} {count}'
+    yield from metric(
+        "connections", "gauge", "AMQP connections that are open.", [(whole, host.connection_count)]
+    )
+    yield from metric("links", "gauge", "AMQP links that are open.", [(whole, host.link_count)])
 
 
 def _oldest(namespace: Namespace, entities: list[Entity]) -> Iterator[str]:
     """A time, not an age: it is as true later as it was when it was asked for."""
-    name = "oldest_message_timestamp_seconds"
-    yield from _head(name, "gauge", "When the first message that is ready or locked came.")
-    for entity in entities:
-        at_ms = namespace.store.oldest_ms(entity.id) if entity.queue.counts.active else None
-        if at_ms is not None:
-            labels = f'namespace="{_quoted(namespace.name)}",entity="{_quoted(entity.path)}"'
-            yield f"twinbus_{name}{{{labels}}} {at_ms / 1000:.3f}"
+    found = [
+        ({"namespace": namespace.name, "entity": entity.path}, at_ms / 1000)
+        for entity in entities
+        if entity.queue.counts.active and (at_ms := namespace.store.oldest_ms(entity.id))
+    ]
+    text = "When the first message that is ready or locked came."
+    yield from metric("oldest_message_timestamp_seconds", "gauge", text, found)
 
 
 def _counted(entity: Entity) -> Iterator[Queue]:
@@ -99,12 +94,3 @@ def _counted(entity: Entity) -> Iterator[Queue]:
     for queue in entity.queues[1:]:
         if queue.tally != _NOTHING:
             yield queue
-
-
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP twinbus_{name} {text}"
-    yield f"# TYPE twinbus_{name} {kind}"
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.commands.terminal import refuse
+from twinbus.commands.terminal import Json, print_json, refuse
 
 if TYPE_CHECKING:
     from twinbus.broker.config import NamespaceConfig
@@ -75,6 +76,7 @@ def broker(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Serve durable Service Bus namespaces to any Service Bus client.
 
@@ -103,7 +105,7 @@ def broker(
             namespaces, data, host, key, tls_cert, tls_key, idle_link_s, faults, ledger
         )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(settings, _print_ready))
+            runner.run(run(settings, _print_ready_as_json if as_json else _print_ready))
     except (ConfigError, DescriptionError, BrokerError, StoreError, OSError) as error:
         refuse(str(error))
 
@@ -165,9 +167,23 @@ def _from_file(
 
 def _print_ready(running: Broker) -> None:
     """What a user, or a program that started us, needs to know."""
-    for (namespace, text), admin_port in zip(
-        running.connection_strings().items(), running.admin_ports, strict=True
-    ):
-        typer.echo(f"{namespace}: {text}")
-        typer.echo(f"{namespace}: health at http://localhost:{admin_port}/health", err=True)
+    for name, text, health in _ready(running):
+        typer.echo(f"{name}: {text}")
+        typer.echo(f"{name}: health at {health}", err=True)
     sys.stdout.flush()
+
+
+def _print_ready_as_json(running: Broker) -> None:
+    print_json(
+        [
+            {"namespace": name, "connection_string": text, "health": health}
+            for name, text, health in _ready(running)
+        ]
+    )
+    sys.stdout.flush()
+
+
+def _ready(running: Broker) -> Iterator[tuple[str, str, str]]:
+    strings, ports = running.connection_strings(), running.admin_ports
+    for (name, text), port in zip(strings.items(), ports, strict=True):
+        yield name, text, f"http://localhost:{port}/health"

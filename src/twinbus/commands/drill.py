@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinbus.commands.stage import print_timeline, print_verdict, watched
-from twinbus.commands.terminal import DOES_NOT_WORK, Json, print_json, print_table, refuse
+from twinbus.commands.terminal import (
+    DOES_NOT_WORK,
+    STOPPED,
+    Json,
+    connection,
+    print_json,
+    print_table,
+    refuse,
+)
 from twinbus.errors import TwinbusError
 
 if TYPE_CHECKING:
@@ -38,10 +46,16 @@ def drill(
         str | None, typer.Option("--secondary", help="Another namespace of yours.")
     ] = None,
     primary_port: Annotated[
-        int, typer.Option("--primary-port", help="Of the local primary. Default: any.")
+        int,
+        typer.Option(
+            "--primary-port", min=0, max=65_535, help="Of the local primary. Default: any."
+        ),
     ] = 0,
     secondary_port: Annotated[
-        int, typer.Option("--secondary-port", help="Of the local secondary. Default: any.")
+        int,
+        typer.Option(
+            "--secondary-port", min=0, max=65_535, help="Of the local secondary. Default: any."
+        ),
     ] = 0,
     keep: Annotated[
         Path | None,
@@ -70,6 +84,7 @@ def drill(
     except ImportError as error:
         refuse(f"a drill needs more packages ({error.name}): pip install 'twinbus[broker,syphon]'")
     chosen = tuple(name.strip() for name in faults.split(",") if name.strip())
+    _check(chosen, primary, secondary)
     try:
         find_java()  # said now, not after a minute
         options = DrillOptions(
@@ -89,13 +104,27 @@ def drill(
         refuse(str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("twinbus: stopped; nothing is left running", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(STOPPED) from None
     if as_json:
         print_json(result)
     else:
         _print(result)
     if not result["holds"] or result["audit"]["lost"]:
         raise typer.Exit(DOES_NOT_WORK)
+
+
+def _check(faults: tuple[str, ...], primary: str | None, secondary: str | None) -> None:
+    """What would otherwise be noticed in the middle of the drill."""
+    from twinbus.broker.faults import KINDS
+    from twinbus.lab.drill import ALIASES, DISABLE, FREEZE, KILL
+
+    known = [KILL, FREEZE, DISABLE, *ALIASES, *KINDS]
+    for name in faults:
+        if name not in known:
+            refuse(f"--faults {name}: there is no such fault; there are {', '.join(known)}")
+    for option, text in (("--primary", primary), ("--secondary", secondary)):
+        if text is not None:
+            connection(text, option, "")
 
 
 def _view(drill: Drill) -> RenderableType:

@@ -46,9 +46,18 @@ Admin = Annotated[
 ]
 
 
+def _kinds() -> list[tuple[str, str]]:
+    from twinbus.broker.faults import KINDS
+
+    return [(kind.name, kind.text) for kind in KINDS.values()]
+
+
 @app.command()
 def start(
-    kind: Annotated[str, typer.Argument(help="What kind: see `twinbus fault kinds`.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help="What kind: see `twinbus fault kinds`.", autocompletion=_kinds),
+    ],
     namespace: Namespace = None,
     entity: Annotated[
         str | None,
@@ -74,7 +83,7 @@ def start(
 ) -> None:
     """Start a fault. It ends by itself.
 
-    Example: twinbus fault start throttling --entity orders --for 30 --namespace "$PRIMARY"
+    Example: twinbus fault start throttling --entity orders --for 30
     """
     settings = {"rate": rate, "delay_s": delay_s, "every_s": every_s, "condition": condition}
     given = {name: value for name, value in settings.items() if value is not None}
@@ -91,7 +100,7 @@ def list_faults(
 ) -> None:
     """List the faults that are on.
 
-    Example: twinbus fault list --namespace "$PRIMARY"
+    Example: twinbus fault list
     """
     _print(_called(_client(namespace, admin, certificate).list), as_json)
 
@@ -108,7 +117,7 @@ def clear(
 ) -> None:
     """End a fault, or all of them, before their time.
 
-    Example: twinbus fault clear 3 --namespace "$PRIMARY"
+    Example: twinbus fault clear 3
     """
     _print(_called(_client(namespace, admin, certificate).clear, fault_id), as_json)
 

@@ -38,7 +38,7 @@ def backlog(
 ) -> None:
     """List what waits in the backlog: by queue and destination, count, bytes and oldest.
 
-    Example: twinbus backlog --secondary "$SECONDARY"
+    Example: twinbus backlog --primary-name contoso
     """
     from azure.core.exceptions import AzureError
 
@@ -86,7 +86,7 @@ def check(
 ) -> None:
     """Try a pairing and print what works. Makes the backlog queues; sends nothing but pings.
 
-    Example: twinbus check --primary "$PRIMARY" --secondary "$SECONDARY" --entity orders
+    Example: twinbus check --entity orders --entity payments
     """
     from twinbus.paired.blocking.factory import MessagingFactory
     from twinbus.paired.blocking.manager import NamespaceManager

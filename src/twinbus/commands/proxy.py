@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.commands.terminal import fail, refuse
+from twinbus.commands.terminal import Json, fail, print_json, refuse
 
 if TYPE_CHECKING:
     from twinbus.lab.proxy import Proxy
@@ -41,6 +41,7 @@ def proxy(
     black_hole_after_s: Annotated[
         float | None, typer.Option("--black-hole-after-s", min=0, help="Let nothing pass any more.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Carry TCP to a broker, or to Azure, over a bad network. Ctrl-C ends it.
 
@@ -63,19 +64,21 @@ def proxy(
     )
     target = name.strip("[]"), int(port)
     try:
-        asyncio.run(
-            _run(Proxy(*target, listen_host=host, listen_port=listen, conditions=conditions), to)
-        )
+        made = Proxy(*target, listen_host=host, listen_port=listen, conditions=conditions)
+        asyncio.run(_run(made, to, as_json=as_json))
     except OSError as error:
         fail(f"cannot listen on {host}:{listen}: {error.strerror or error}")
 
 
-async def _run(proxy: Proxy, to: str) -> None:
+async def _run(proxy: Proxy, to: str, *, as_json: bool) -> None:
     import asyncio
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     async with proxy:
-        typer.echo(f"localhost:{proxy.port} leads to {to}")
+        if as_json:
+            print_json({"port": proxy.port, "to": to})
+        else:
+            typer.echo(f"localhost:{proxy.port} leads to {to}")
         await stopped.wait()

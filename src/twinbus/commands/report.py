@@ -157,7 +157,7 @@ def audit(
 
     Fails with exit code 1 if one is lost.
 
-    Example: twinbus audit --ledger ./ledger --peek "$SECONDARY" --output audit.html
+    Example: twinbus audit --ledger ./ledger --peek "$TWINBUS_SECONDARY" --output audit.html
     """
     with _opened(ledger, output, master, "auditing", kept_by, hidden=as_json) as (spark, found):
         from twinbus.pipeline.audit import Verdict, as_dict, make_audit

@@ -23,6 +23,12 @@ TAIL = 60
 MOST_FAILURES = 20
 
 
+def _plants() -> list[str]:
+    from twinbus.lab.simulation import Plant
+
+    return list(Plant)
+
+
 def sim(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many.")] = 1_000,
     first: Annotated[int, typer.Option("--from", min=0, help="The first of them.")] = 0,
@@ -31,7 +37,12 @@ def sim(
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 2,
     plant: Annotated[
-        str, typer.Option("--plant", help="A bug to plant, to see that it is caught.")
+        str,
+        typer.Option(
+            "--plant",
+            help="A bug to plant, to see that it is caught.",
+            autocompletion=_plants,
+        ),
     ] = "none",
     json: Json = False,
 ) -> None:
@@ -39,6 +50,10 @@ def sim(
 
     A seed is a run. One that breaks a promise is printed, and --seed replays it exactly.
     Needs twinbus[broker]. Exit code 1: a promise was broken.
+
+    Example: twinbus sim --seeds 1000
+
+    Example: twinbus sim --seed 4711
     """
     from twinbus.lab.simulation import Plant, run
 

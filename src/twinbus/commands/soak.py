@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinbus.commands.stage import print_timeline, print_verdict, watched
-from twinbus.commands.terminal import DOES_NOT_WORK, Json, print_json, refuse
+from twinbus.commands.terminal import DOES_NOT_WORK, STOPPED, Json, print_json, refuse
 from twinbus.errors import TwinbusError
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ def soak(
 
     Example: twinbus soak --minutes 3 --seed 7 --faults kill-primary,kill-driver,disk-full-primary
     """
+    import asyncio
+
     logging.basicConfig(level=logging.CRITICAL)
     try:
         from twinbus.lab.plan import KINDS
@@ -60,7 +61,7 @@ def soak(
         refuse(str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("twinbus: stopped; nothing is left running", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(STOPPED) from None
     if as_json:
         print_json(result)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from collections.abc import Callable
@@ -37,6 +36,8 @@ T = TypeVar("T", bound=Act)
 
 async def watched(act: T, view: Callable[[T], RenderableType], *, hidden: bool) -> dict[str, Any]:
     """Run it, with a view of it that moves if somebody is watching."""
+    import asyncio
+
     from rich.console import Console
     from rich.live import Live
 

@@ -84,7 +84,12 @@ def syphon(
     ] = None,
     http_port: Annotated[
         int | None,
-        typer.Option("--http-port", help="Serve /metrics and /progress on this port of loopback."),
+        typer.Option(
+            "--http-port",
+            min=0,
+            max=65_535,
+            help="Serve /metrics and /progress on this port of loopback; 0 is any that is free.",
+        ),
     ] = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
@@ -92,7 +97,7 @@ def syphon(
 ) -> None:
     """Move every message in the backlog to the queue or topic it was sent to.
 
-    Example: twinbus syphon --primary "$PRIMARY" --secondary "$SECONDARY" --once
+    Example: twinbus syphon --once --rate 200
     """
     _log(verbose)
     try:
@@ -101,7 +106,7 @@ def syphon(
     except ImportError as error:
         refuse(f"the syphon needs more packages ({error.name}): pip install 'twinbus[syphon]'")
     home, away = Secret(primary_of(primary)), Secret(secondary_of(secondary))
-    queues = tuple(queue or ()) or _queues(home, away, primary_name)
+    queues = tuple(queue or ()) or _queues(home, away, primary_name, hidden=as_json)
     try:
         options = SyphonOptions(
             home,
@@ -149,7 +154,7 @@ def _log(verbose: bool) -> None:
     logging.getLogger("azure").setLevel(logging.DEBUG if verbose else logging.CRITICAL)
 
 
-def _queues(primary: Any, secondary: Any, name: str | None) -> tuple[str, ...]:
+def _queues(primary: Any, secondary: Any, name: str | None, *, hidden: bool) -> tuple[str, ...]:
     from azure.servicebus.exceptions import ServiceBusError
 
     from twinbus.errors import first_line
@@ -160,7 +165,8 @@ def _queues(primary: Any, secondary: Any, name: str | None) -> tuple[str, ...]:
     name = name or name_of(primary)
     kept = Links()
     try:
-        found = find_queues(secondary, name, kept)
+        with progress("looking for the backlog queues", hidden=hidden):
+            found = find_queues(secondary, name, kept)
     except ServiceBusError as error:
         fail(f"the secondary did not answer: {first_line(error)}")
     finally:
@@ -318,7 +324,7 @@ def redrive(
 ) -> None:
     """Send again what the syphon has set aside: from a backlog queue's dead letters to the queue.
 
-    Example: twinbus backlog redrive --secondary "$SECONDARY" --primary-name contoso
+    Example: twinbus backlog redrive --primary-name contoso
     """
     from azure.servicebus.exceptions import ServiceBusError
 

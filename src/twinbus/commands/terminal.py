@@ -16,8 +16,14 @@ from twinbus.local import connections
 if TYPE_CHECKING:
     from twinbus.local.connections import Connections
 
-BAD_INPUT = 2
+# What an exit code means, of every command; docs/commands.md has the table.
 DOES_NOT_WORK = 1
+BAD_INPUT = 2
+STOPPED = 130
+EXIT_CODES = (
+    f"0 it worked; {DOES_NOT_WORK} it did not, or the answer is no; {BAD_INPUT} what was given "
+    f"cannot be used; {STOPPED} stopped by Ctrl-C"
+)
 
 Primary = Annotated[
     str | None,
@@ -38,6 +44,14 @@ Certificate = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"twinbus {version('twinbus')}")
+        raise typer.Exit
 
 
 def refuse(text: str) -> NoReturn:

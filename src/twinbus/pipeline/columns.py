@@ -106,6 +106,11 @@ class Received:
         return value if isinstance(value, bytes) else (_text(value) or "").encode()
 
 
+def enqueued_us(message: bytes) -> int | None:
+    """When the broker took it in, in microseconds since 1970."""
+    return Received("", None, message, 0).time(_ENQUEUED)
+
+
 def _text(value: Any) -> str | None:
     """A value for looking at. Times are ISO 8601, bytes are hexadecimal."""
     if value is None or type(value) is str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -22,6 +23,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from twinbus.exposition import MEDIA_TYPE, Kind, as_page, metric
 from twinbus.pipeline.rounds import Outcome, Tally
 
 log = logging.getLogger("twinbus.syphon")
@@ -48,6 +50,7 @@ class Snapshot:
     last_round_s: float = 0.0
     left: int | None = None
     left_is_exact: bool = True
+    oldest: float | None = None  # when the oldest of them came, in seconds since 1970
 
     @property
     def moved(self) -> int:
@@ -105,7 +108,9 @@ class Progress:
         if tally.outcome in (Outcome.FAILED, Outcome.BUSY):
             count.error = tally.error
 
-    def look(self, left: Mapping[str, int], total: int, *, exact: bool) -> None:
+    def look(
+        self, left: Mapping[str, int], total: int, *, exact: bool, oldest: float | None = None
+    ) -> None:
         """What a look into the backlog found, by destination."""
         with self._lock:
             for count in self._now.destinations.values():
@@ -113,6 +118,7 @@ class Progress:
             for destination, messages in left.items():
                 self._now.destinations.setdefault(destination, Count()).left = messages
             self._now.left, self._now.left_is_exact = total, exact
+            self._now.oldest = oldest
             self._looked_at_round = self._now.rounds
 
     def is_stale(self) -> bool:
@@ -123,7 +129,7 @@ class Progress:
         with self._lock:
             counts = {name: Count(**asdict(each)) for name, each in self._now.destinations.items()}
             now = self._now
-            return Snapshot(counts, now.rounds, now.last_round_s, now.left, now.left_is_exact)
+            return replace(now, destinations=counts)
 
 
 class Listener(StreamingQueryListener):
@@ -177,7 +183,7 @@ def _words(count: Count) -> str:
 
 # ---------------------------------------------------------------- over HTTP
 
-_METRICS = (
+_METRICS: tuple[tuple[str, Kind, str], ...] = (
     ("moved", "counter", "Messages that went home."),
     ("failed", "counter", "Times a message was left because its destination did not take it."),
     ("dead_lettered", "counter", "Messages that can never be delivered."),
@@ -186,26 +192,31 @@ _METRICS = (
 )
 
 
-def prometheus_text(snapshot: Snapshot) -> str:
-    """The counts in Prometheus's own format."""
-    lines = []
+def prometheus_text(snapshot: Snapshot, now: float) -> str:
+    """The counts as Prometheus reads them; ``now`` is in seconds since 1970."""
+    return as_page(_lines(snapshot, now))
+
+
+def _lines(snapshot: Snapshot, now: float) -> Iterator[str]:
     for name, kind, text in _METRICS:
-        metric = f"twinbus_syphon_{name}" + ("_total" if kind == "counter" else "")
-        lines += [f"# HELP {metric} {text}", f"# TYPE {metric} {kind}"]
-        for destination, count in sorted(snapshot.destinations.items()):
-            value = getattr(count, name)
-            if value is not None:
-                lines.append(f'{metric}{{destination="{_escaped(destination)}"}} {value}')
-    lines += [
-        "# HELP twinbus_syphon_rounds_total Rounds.",
-        "# TYPE twinbus_syphon_rounds_total counter",
-    ]
-    lines.append(f"twinbus_syphon_rounds_total {snapshot.rounds}")
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        counts = sorted(snapshot.destinations.items())
+        values = [({"destination": each}, getattr(count, name)) for each, count in counts]
+        known = [(labels, value) for labels, value in values if value is not None]
+        yield from metric(f"syphon_{name}", kind, text, known)
+    yield from metric("syphon_rounds", "counter", "Rounds.", [({}, snapshot.rounds)])
+    yield from metric(
+        "syphon_last_round_seconds",
+        "gauge",
+        "How long the last round took.",
+        [({}, snapshot.last_round_s)],
+    )
+    waited = 0.0 if snapshot.oldest is None else max(0.0, now - snapshot.oldest)
+    yield from metric(
+        "syphon_lag_seconds",
+        "gauge",
+        "How long the oldest message has waited in the backlog, when it was last looked at.",
+        [] if snapshot.left is None else [({}, round(waited, 3))],
+    )
 
 
 class ProgressServer:
@@ -229,7 +240,7 @@ def _handler(progress: Progress) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             snapshot = progress.snapshot()
             if self.path == "/metrics":
-                self._answer("text/plain; version=0.0.4", prometheus_text(snapshot))
+                self._answer(MEDIA_TYPE, prometheus_text(snapshot, time.time()))
             elif self.path == "/progress":
                 self._answer("application/json", json.dumps(snapshot.as_json()))
             else:

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from twinbus.envelope import home_of, part_of
 from twinbus.errors import EnvelopeError, TwinbusError, first_line
 from twinbus.pipeline.carrier import NOWHERE, UnavailableError
-from twinbus.pipeline.columns import Received, ddl
+from twinbus.pipeline.columns import Received, ddl, enqueued_us
 from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.links import Links
 from twinbus.pipeline.post import TALLY_DDL, SdkPost, carry, tallies_of
@@ -215,6 +215,7 @@ class Syphon:
     def _count(self, kept: Links) -> None:
         found: dict[str, int] = {}
         total, exact = 0, True
+        came: list[int] = []
         for queue in self._options.queues:
             try:
                 messages = kept.receiver(self._options.secondary, queue).peek(LOOKED_AT)
@@ -223,11 +224,13 @@ class Syphon:
                 continue
             total += len(messages)
             exact = exact and len(messages) < LOOKED_AT
+            came += [at for each in messages[:1] if (at := enqueued_us(each)) is not None]
             for message in messages:
                 destination = _destination(message)
                 if destination is not None:
                     found[destination] = found.get(destination, 0) + 1
-        self.progress.look(found, total, exact=exact)
+        oldest = min(came) / 1e6 if came else None
+        self.progress.look(found, total, exact=exact, oldest=oldest)
 
     # ------------------------------------------------------------ the query
 

@@ -78,12 +78,22 @@ def test_a_look_says_what_is_left_and_is_stale_after_the_next_round(progress: Pr
 
 def test_prometheus_gets_a_line_a_number_with_names_escaped(progress: Progress) -> None:
     progress.learn([tally(Outcome.MOVED, 1, 'a"b\\c')], 1)
-    lines = prometheus_text(progress.snapshot()).splitlines()
+    lines = prometheus_text(progress.snapshot(), 100).splitlines()
     assert 'twinbus_syphon_moved_total{destination="orders"} 5' in lines
     assert 'twinbus_syphon_moved_total{destination="a\\"b\\\\c"} 1' in lines
     assert 'twinbus_syphon_failed_total{destination="bills"} 4' in lines
     assert "twinbus_syphon_rounds_total 2" in lines
-    assert not any(line.startswith("twinbus_syphon_left") for line in lines), "nobody looked"
+    for name in ("left", "lag_seconds"):
+        assert not any(line.startswith(f"twinbus_syphon_{name}") for line in lines), "nobody looked"
+
+
+def test_the_lag_is_the_age_of_the_oldest_message_and_zero_when_there_is_none(
+    progress: Progress,
+) -> None:
+    progress.look({"orders": 1}, 1, exact=True, oldest=97.5)
+    assert "twinbus_syphon_lag_seconds 2.5\n" in prometheus_text(progress.snapshot(), 100)
+    progress.look({}, 0, exact=True)
+    assert "twinbus_syphon_lag_seconds 0.0\n" in prometheus_text(progress.snapshot(), 100)
 
 
 def test_the_endpoint_has_both_and_nothing_else(progress: Progress) -> None:

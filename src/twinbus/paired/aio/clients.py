@@ -20,15 +20,19 @@ class _Sends:
     _sender: MessageSender
 
     async def send(self, message: Any, **kwargs: Any) -> None:
+        """Send one message; into the backlog while the entity is diverted."""
         await self._sender.send_messages(message, **kwargs)
 
     async def send_batch(self, messages: Any, **kwargs: Any) -> None:
+        """Send a list of messages, or a batch of the SDK's."""
         await self._sender.send_messages(messages, **kwargs)
 
     async def schedule_message(self, message: Any, at: datetime, **kwargs: Any) -> int:
+        """Send a message that appears at ``at``. Its number is negative if it was diverted."""
         return (await self._sender.schedule_messages(message, at, **kwargs))[0]
 
     async def cancel_scheduled_message(self, sequence_number: int, **kwargs: Any) -> None:
+        """Take back a scheduled message; one that was diverted, once it is home."""
         await self._sender.cancel_scheduled_messages(sequence_number, **kwargs)
 
 
@@ -43,21 +47,27 @@ class _Receives:
     async def receive_batch(
         self, message_count: int, max_wait_time: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
+        """Up to so many messages, or as many as came in time."""
         return await self._receiver.receive_messages(message_count, max_wait_time)
 
     async def peek(self, message_count: int = 1, **kwargs: Any) -> list[ServiceBusReceivedMessage]:
+        """Look at messages without receiving them."""
         return await self._receiver.peek_messages(message_count, **kwargs)
 
     async def complete(self, message: ServiceBusReceivedMessage) -> None:
+        """It is done with: take it out of the queue."""
         await self._receiver.complete_message(message)
 
     async def abandon(self, message: ServiceBusReceivedMessage) -> None:
+        """Give it back; its delivery count goes up."""
         await self._receiver.abandon_message(message)
 
     async def defer(self, message: ServiceBusReceivedMessage) -> None:
+        """Put it aside; it is received by its sequence number from now on."""
         await self._receiver.defer_message(message)
 
     async def dead_letter(self, message: ServiceBusReceivedMessage, **kwargs: Any) -> None:
+        """Move it to the dead-letter queue, with a ``reason`` if you have one."""
         await self._receiver.dead_letter_message(message, **kwargs)
 
 
@@ -70,6 +80,7 @@ class QueueClient(_Sends, _Receives):
         self._receiver = factory.get_queue_receiver(path, **kwargs)
 
     async def close(self) -> None:
+        """Close its sender and its receiver; the factory stays open."""
         await self._sender.close()
         await self._receiver.close()
 
@@ -88,6 +99,7 @@ class TopicClient(_Sends):
         self._sender = factory.get_topic_sender(path, **kwargs)
 
     async def close(self) -> None:
+        """Close its sender; the factory stays open."""
         await self._sender.close()
 
     async def __aenter__(self) -> Self:
@@ -108,6 +120,7 @@ class SubscriptionClient(_Receives):
         self._receiver = factory.get_subscription_receiver(topic_path, name, **kwargs)
 
     async def close(self) -> None:
+        """Close its receiver; the factory stays open."""
         await self._receiver.close()
 
     async def __aenter__(self) -> Self:

@@ -77,6 +77,7 @@ class MessagingFactory(ServiceBusClient):
 
     @classmethod
     def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
+        """A factory of the namespace that the connection string names."""
         made = super().from_connection_string(conn_str, **kwargs)
         assert isinstance(made, cls)
         made._connection_string = conn_str
@@ -162,9 +163,11 @@ class MessagingFactory(ServiceBusClient):
     # -- senders and receivers
 
     def get_queue_sender(self, queue_name: str, **kwargs: Any) -> MessageSender:
+        """A sender to a queue, paired as soon as the factory is."""
         return self._sender(super().get_queue_sender, queue_name, kwargs)
 
     def get_topic_sender(self, topic_name: str, **kwargs: Any) -> MessageSender:
+        """A sender to a topic, paired as soon as the factory is."""
         return self._sender(super().get_topic_sender, topic_name, kwargs)
 
     def _sender(self, make: Callable[..., Any], path: str, kwargs: dict[str, Any]) -> MessageSender:
@@ -181,6 +184,7 @@ class MessagingFactory(ServiceBusClient):
         return sender
 
     def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> MessageReceiver:
+        """A receiver of a queue of this namespace; it never looks at the secondary."""
         self.check_open()
         made = super().get_queue_receiver(queue_name, **kwargs)
         receiver: MessageReceiver = adopt_receiver(made, self)
@@ -189,6 +193,7 @@ class MessagingFactory(ServiceBusClient):
     def get_subscription_receiver(
         self, topic_name: str, subscription_name: str, **kwargs: Any
     ) -> MessageReceiver:
+        """A receiver of a topic's subscription."""
         self.check_open()
         made = super().get_subscription_receiver(topic_name, subscription_name, **kwargs)
         receiver: MessageReceiver = adopt_receiver(made, self)
@@ -197,16 +202,19 @@ class MessagingFactory(ServiceBusClient):
     # -- the documents' own names
 
     def create_queue_client(self, path: str, **kwargs: Any) -> QueueClient:
+        """A queue as one object that sends and receives."""
         self.check_open()
         return QueueClient(self, path, **kwargs)
 
     def create_topic_client(self, path: str, **kwargs: Any) -> TopicClient:
+        """A topic as an object that sends."""
         self.check_open()
         return TopicClient(self, path, **kwargs)
 
     def create_subscription_client(
         self, topic_path: str, name: str, **kwargs: Any
     ) -> SubscriptionClient:
+        """A subscription as an object that receives."""
         self.check_open()
         return SubscriptionClient(self, topic_path, name, **kwargs)
 

@@ -13,6 +13,7 @@ class NamespaceManager(ServiceBusAdministrationClient):
 
     @classmethod
     def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
+        """A manager of the namespace that the connection string names."""
         made = super().from_connection_string(conn_str, **kwargs)
         assert isinstance(made, cls)
         return made
@@ -22,6 +23,7 @@ class NamespaceManager(ServiceBusAdministrationClient):
         return self
 
     async def queue_exists(self, path: str) -> bool:
+        """Whether there is a queue of this path."""
         try:
             await self.get_queue(path)
         except ResourceNotFoundError:
@@ -29,6 +31,7 @@ class NamespaceManager(ServiceBusAdministrationClient):
         return True
 
     async def topic_exists(self, path: str) -> bool:
+        """Whether there is a topic of this path."""
         try:
             await self.get_topic(path)
         except ResourceNotFoundError:

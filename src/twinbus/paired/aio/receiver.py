@@ -26,6 +26,7 @@ class MessageReceiver(ServiceBusReceiver):
     async def receive_messages(
         self, max_message_count: int | None = 1, max_wait_time: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
+        """As the SDK's, without pings."""
         end = None if max_wait_time is None else time.monotonic() + max_wait_time
         while True:
             found = await super().receive_messages(max_message_count, max_wait_time)
@@ -52,6 +53,7 @@ class MessageReceiver(ServiceBusReceiver):
     async def peek_messages(
         self, max_message_count: int = 1, **kwargs: Any
     ) -> list[ServiceBusReceivedMessage]:
+        """As the SDK's, without pings."""
         found = await super().peek_messages(max_message_count, **kwargs)
         return [message for message in found if not is_ping(message)]
 

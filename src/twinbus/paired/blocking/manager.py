@@ -14,6 +14,7 @@ class NamespaceManager(ServiceBusAdministrationClient):
 
     @classmethod
     def from_connection_string(cls, conn_str: str, **kwargs: Any) -> Self:
+        """A manager of the namespace that the connection string names."""
         made = super().from_connection_string(conn_str, **kwargs)
         assert isinstance(made, cls)
         return made
@@ -23,6 +24,7 @@ class NamespaceManager(ServiceBusAdministrationClient):
         return self
 
     def queue_exists(self, path: str) -> bool:
+        """Whether there is a queue of this path."""
         try:
             self.get_queue(path)
         except ResourceNotFoundError:
@@ -30,6 +32,7 @@ class NamespaceManager(ServiceBusAdministrationClient):
         return True
 
     def topic_exists(self, path: str) -> bool:
+        """Whether there is a topic of this path."""
         try:
             self.get_topic(path)
         except ResourceNotFoundError:
