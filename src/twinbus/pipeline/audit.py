@@ -110,9 +110,10 @@ def make_audit(
     rows = evidence.select(*ROW)
     if seen:
         rows = rows.unionByName(peeked(spark, seen))
-    windows = by_window(
-        judge(messages(rows), must_be_received=must_be_received), window_s
-    ).toArrow()
+    judged = judge(messages(rows), must_be_received=must_be_received)
+    # Sorted here: there are few of them, and Spark would shuffle them once more for it.
+    windows = by_window(judged, window_s).toArrow()
+    windows = windows.sort_by([("window", "ascending"), ("entity", "ascending")])
     counts = {each: _sum(windows, each.value) for each in Verdict}
     doubtful = judge(messages(_of(rows, _doubtful(windows))), must_be_received=must_be_received)
     marked = summary(spark, found, marks, _under(state, "marks"))
@@ -155,6 +156,7 @@ def events(records: DataFrame) -> DataFrame:
     return (
         records.select("*", _kind().alias("kind"))
         .where(F.col("kind").isNotNull())
+        # Before there is a row a message: a record may name a thousand.
         .select(
             "day",
             home_path(F.coalesce("destination", "entity")).alias("home"),
@@ -162,8 +164,9 @@ def events(records: DataFrame) -> DataFrame:
             "kind",
             F.lit(1).cast("bigint").alias("times"),
             "at",
-            F.explode("message_ids").alias("message_id"),
+            "message_ids",
         )
+        .select("*", F.explode("message_ids").alias("message_id"))
         .where(F.col("message_id").isNotNull())
         .select("day", *ROW)
     )
@@ -317,7 +320,7 @@ def by_window(judged: DataFrame, window_s: int) -> DataFrame:
         F.col("lags")[0].alias("lag_p50_s"),
         F.col("lags")[1].alias("lag_p99_s"),
         "skew_s",
-    ).orderBy("window", "entity")
+    )
 
 
 def listed(judged: DataFrame, expected: int) -> pa.Table:

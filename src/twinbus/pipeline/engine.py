@@ -37,6 +37,9 @@ COMMON: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
+    # An audit has a group for each window and entity. Beyond so many Spark sorts every message by
+    # its group, and the default, 128, is reached within a week.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "50000",
 }
 # Few partitions start quickly, and Spark joins those that turn out small.
 LOCAL: Final = {
