@@ -70,6 +70,7 @@ def parts(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=SEEN_S)
     with chromium() as found:
         yield found
 
