@@ -39,16 +39,20 @@ PHONE = {"width": 360, "height": 740}
 PICTURE = {"width": 1280, "height": 900}
 
 
-def run(folder: Path, *arguments: str, within_s: float = 240) -> str:
-    done = subprocess.run(
+def called(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [TWINBUS, *arguments],
         cwd=folder,
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=within_s,
+        timeout=240,
         check=False,
     )
+
+
+def run(folder: Path, *arguments: str) -> str:
+    done = called(folder, *arguments)
     assert done.returncode == 0, (done.stdout, done.stderr)
     return done.stdout
 
@@ -70,6 +74,7 @@ def parts(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=SEEN_S)
     with chromium() as found:
         yield found
 
@@ -184,7 +189,7 @@ def waiting(page: Page) -> int:
 def until(condition: Callable[[], bool], within_s: float = SEEN_S / 1000) -> None:
     end = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, condition
         time.sleep(0.1)
 
 
@@ -223,7 +228,7 @@ def test_an_outage_from_beginning_to_end(folder: Path, browser: Browser) -> None
         page.get_by_role("button", name="Clear unreachable of orders").click()
         expect(state(page, "orders")).to_have_text("coming home")
         most = waiting(page)
-        run(folder, "syphon", "--once")
+        bring_home(folder)
         until(lambda: waiting(page) == 0)
         print(f"the backlog rose to {most} and fell to 0")
         expect(state(page, "orders")).to_have_text("healthy")
@@ -232,6 +237,16 @@ def test_an_outage_from_beginning_to_end(folder: Path, browser: Browser) -> None
         expect(page.get_by_role("heading", level=1)).to_have_text("All is well")
 
         follow(page, chosen)
+
+
+def bring_home(folder: Path) -> None:
+    """Spark gives its Python workers ten seconds to start, which on a crowded machine may not be
+    enough; the syphon says so, and is run again. Anything else that it says is a failure."""
+    for _ in range(3):
+        done = called(folder, "syphon", "--once")
+        if "Python worker failed to connect back" not in done.stderr:
+            break
+    assert done.returncode == 0, (done.stdout, done.stderr)
 
 
 def keep_picture(page: Page) -> None:
@@ -253,11 +268,12 @@ def follow(page: Page, message_id: str) -> None:
         expect(page.locator("#journey-said")).not_to_contain_text("Looking")
         return not wanted - Counter(names.all_inner_texts())
 
-    until(found)
+    until(found, within_s=120)  # a receiver that lost its link settles when the lock is over
     told = names.all_inner_texts()
     print("the journey:", ", ".join(told))
-    order = [told.index(each) for each in ("Diverted", "Taken", "Sent home", "Received")]
-    assert order == sorted(order)
+    # That it was sent home is written when the primary has said yes, and a receiver may be quicker.
+    for later in ("Sent home", "Received"):
+        assert told.index("Diverted") < told.index("Taken") < told.index(later)
     assert page.url.endswith(f"/journey?id={message_id}")
     expect(page.locator("#journey-steps")).to_contain_text("for orders")
     assert not faults_of(page)
