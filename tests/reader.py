@@ -1,8 +1,9 @@
 """Somebody who reads a page and does what it says: types its commands, runs its code.
 
-Two things are changed on the way. A port is another one that is free, the same for the whole page,
-so that a broker of yours is not in the way. And a connection string with `...` in it stands for the
+Three things are changed on the way. A port is another one that is free, the same for the whole
+page, so that a broker of yours is not in the way. A connection string with `...` in it stands for the
 real one: of the broker that the page has started on that port, else of the pair of the tests.
+`twinbus up` is asked for ports that are free, and the pair of the tests is out of sight then.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ BIN = Path(sys.executable).parent
 _PORT = re.compile(rf"(?<![\d.])({'|'.join(map(str, PORTS))})(?!\d)")
 _SPARK = re.compile(r"twinbus (syphon|cost --ledger|audit|trace)")
 _EXPORT = re.compile(r"^export(?: +\w+=(?:\"[^\"]*\"|\S+))+")
+_SOURCED = re.compile(r"^set -a; \. (\S+)$")
 _VARIABLE = re.compile(r"(\w+)=(\"[^\"]*\"|\S+)")
 _ENDPOINT = re.compile(r"Endpoint=sb://(?:localhost:(\d+))?.*\.\.\.")
 
@@ -56,6 +58,7 @@ class Reader:
         self._started: list[tuple[str, subprocess.Popen[str]]] = []
         self._strings: dict[str, str] = {}  # of the brokers that were started, by port
         self._spark_is_used = False
+        self._is_up = False
         self._python: subprocess.Popen[str] | None = None
         for name, target in ((".venv", Path(sys.prefix)), ("examples", ROOT / "examples")):
             (folder / name).symlink_to(target)
@@ -131,6 +134,14 @@ class Reader:
         if _EXPORT.match(command):
             self._export(command)
             return ""
+        if sourced := _SOURCED.match(command):
+            self._source(self.folder / sourced[1])
+            return ""
+        if command.startswith("twinbus up"):
+            for name in [each for each in self.environment if each.startswith("TWINBUS_")]:
+                del self.environment[name]
+            command += " --port 0 --admin-port 0 --dashboard-port 0"
+            self._is_up = True
         if not _SPARK.search(command):
             return self._start(command) if runs_on(command) else self._run(command)
         self.environment.update(self._gateway().environment)
@@ -164,6 +175,19 @@ class Reader:
                 value = self._strings[placeholder[1]]
             elif placeholder:
                 value = self.environment[name]
+            self.environment[name] = value
+
+    def _source(self, file: Path) -> None:
+        told = subprocess.run(
+            ["bash", "-euc", f"set -a; . {file}; env -0"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+            check=True,
+        ).stdout
+        for each in filter(None, told.split("\0")):
+            name, _, value = each.partition("=")
             self.environment[name] = value
 
     def _start(self, command: str) -> str:
@@ -207,6 +231,8 @@ class Reader:
             self._python.stdout.close()
         if self._spark_is_used:
             self._gateway().free()
+        if self._is_up:
+            self._run("twinbus down")
         for _, process in self._started:
             process.kill()
             process.wait(30)
