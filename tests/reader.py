@@ -1,8 +1,8 @@
 """Somebody who reads a page and does what it says: types its commands, runs its code.
 
 Three things are changed on the way. A port is another one that is free, the same for the whole
-page, so that a broker of yours is not in the way. A connection string with `...` in it stands for the
-real one: of the broker that the page has started on that port, else of the pair of the tests.
+page, so that a broker of yours is not in the way. A connection string with `...` in it stands for
+the real one: of the broker that the page has started on that port, else of the pair of the tests.
 `twinbus up` is asked for ports that are free, and the pair of the tests is out of sight then.
 """
 
