@@ -1,8 +1,9 @@
 """Somebody who reads a page and does what it says: types its commands, runs its code.
 
-Two things are changed on the way. A port is another one that is free, the same for the whole page,
-so that a broker of yours is not in the way; `twinbus up` is told to take any. And a connection
-string with `...` in it stands for the real one: of the broker that the page has started on that port, else of the pair of the tests.
+Three things are changed on the way. A port is another one that is free, the same for the whole
+page, so that a broker of yours is not in the way. A connection string with `...` in it stands for
+the real one: of the broker that the page has started on that port, else of the pair of the tests.
+`twinbus up` is asked for ports that are free, and the pair of the tests is out of sight then.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ BIN = Path(sys.executable).parent
 _PORT = re.compile(rf"(?<![\d.])({'|'.join(map(str, PORTS))})(?!\d)")
 _SPARK = re.compile(r"twinbus (syphon|cost --ledger|audit|trace)")
 _EXPORT = re.compile(r"^export(?: +\w+=(?:\"[^\"]*\"|\S+))+")
-_SOURCE = re.compile(r"^set -a; \. \.twinbus/connections\.env")
-_UP = re.compile(r"(^|/)twinbus up\b")
+_SOURCED = re.compile(r"^set -a; \. (\S+)$")
 _VARIABLE = re.compile(r"(\w+)=(\"[^\"]*\"|\S+)")
 _ENDPOINT = re.compile(r"Endpoint=sb://(?:localhost:(\d+))?.*\.\.\.")
 
@@ -58,7 +58,7 @@ class Reader:
         self._started: list[tuple[str, subprocess.Popen[str]]] = []
         self._strings: dict[str, str] = {}  # of the brokers that were started, by port
         self._spark_is_used = False
-        self._is_up = False  # the pair that `twinbus up` starts, and that outlives it
+        self._is_up = False
         self._python: subprocess.Popen[str] | None = None
         for name, target in ((".venv", Path(sys.prefix)), ("examples", ROOT / "examples")):
             (folder / name).symlink_to(target)
@@ -134,12 +134,14 @@ class Reader:
         if _EXPORT.match(command):
             self._export(command)
             return ""
-        if _SOURCE.match(command):
-            self._source()
+        if sourced := _SOURCED.match(command):
+            self._source(self.folder / sourced[1])
             return ""
-        if _UP.search(command):
+        if command.startswith("twinbus up"):
+            for name in [each for each in self.environment if each.startswith("TWINBUS_")]:
+                del self.environment[name]
+            command += " --port 0 --admin-port 0 --dashboard-port 0"
             self._is_up = True
-            command = f"{command} --port 0 --admin-port 0 --dashboard-port 0"
         if not _SPARK.search(command):
             return self._start(command) if runs_on(command) else self._run(command)
         self.environment.update(self._gateway().environment)
@@ -175,10 +177,18 @@ class Reader:
                 value = self.environment[name]
             self.environment[name] = value
 
-    def _source(self) -> None:
-        for line in (self.folder / ".twinbus" / "connections.env").read_text().splitlines():
-            name, _, value = line.partition("=")
-            self.environment[name] = "".join(shlex.split(value))
+    def _source(self, file: Path) -> None:
+        told = subprocess.run(
+            ["bash", "-euc", f"set -a; . {file}; env -0"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+            check=True,
+        ).stdout
+        for each in filter(None, told.split("\0")):
+            name, _, value = each.partition("=")
+            self.environment[name] = value
 
     def _start(self, command: str) -> str:
         log = self.folder / f"process-{len(self._started)}.log"
