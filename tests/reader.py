@@ -34,7 +34,8 @@ BIN = Path(sys.executable).parent
 _PORT = re.compile(rf"(?<![\d.])({'|'.join(map(str, PORTS))})(?!\d)")
 _SPARK = re.compile(r"twinbus (syphon|cost --ledger|audit|trace)")
 _EXPORT = re.compile(r"^export(?: +\w+=(?:\"[^\"]*\"|\S+))+")
-_SOURCED = re.compile(r"^set -a; \. (\S+)$")
+_SOURCED = re.compile(r"^set -a; \. ([^\s;]+)")
+_UP = re.compile(r"(^|/)twinbus up\b")
 _VARIABLE = re.compile(r"(\w+)=(\"[^\"]*\"|\S+)")
 _ENDPOINT = re.compile(r"Endpoint=sb://(?:localhost:(\d+))?.*\.\.\.")
 
@@ -137,7 +138,7 @@ class Reader:
         if sourced := _SOURCED.match(command):
             self._source(self.folder / sourced[1])
             return ""
-        if command.startswith("twinbus up"):
+        if _UP.search(command):
             for name in [each for each in self.environment if each.startswith("TWINBUS_")]:
                 del self.environment[name]
             command += " --port 0 --admin-port 0 --dashboard-port 0"

@@ -46,7 +46,7 @@ from twinbus.lab.verdict import Verdict, judge
 from twinbus.paired.waiting import waiting_ids
 
 # How long it may take, when all trouble is over, until everything is home.
-HOME_S: Final = 180.0
+HOME_S: Final = 300.0
 END_S: Final = 20.0
 TRIES: Final = 3
 AGAIN_S: Final = 0.5
