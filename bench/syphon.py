@@ -108,7 +108,7 @@ class Running:
         while self.moved() < moved:
             if time.monotonic() > ends or self.process.poll() is not None:
                 raise RuntimeError(f"only {self.moved()} of {moved} messages went home")
-                time.sleep(0.05)
+            time.sleep(0.05)
         return time.monotonic()
 
     def tree(self) -> list[psutil.Process]:
@@ -294,19 +294,25 @@ def cold(primary: Measured, secondary: Measured) -> float:
 
 def warm(secondary: Measured, syphon: Running) -> dict[str, Any]:
     """Latency of a message that comes while nothing else does, and what waiting costs."""
-    fill(secondary.connection_string, 10)
-    syphon.until(10, 120)
-    latencies = []
-    for _ in range(10):
-        before, began = syphon.moved(), time.monotonic()
-        fill(secondary.connection_string, 1, QUEUES[:1])
-        latencies.append(syphon.until(before + 1) - began)
-        time.sleep(0.3)
+    found = latencies(secondary, syphon, 10)
     cpu, began = sum(syphon.cpu().values()), time.monotonic()
     time.sleep(30)
     share = (sum(syphon.cpu().values()) - cpu) / (time.monotonic() - began)
-    print(f"warm: {_spread(latencies, 2)} s; idle: {share:.2%} of a core", flush=True)
-    return {"warm_s": latencies, "idle_share": share}
+    print(f"warm: {_spread(found, 2)} s; idle: {share:.2%} of a core", flush=True)
+    return {"warm_s": found, "idle_share": share}
+
+
+def latencies(secondary: Measured, syphon: Running, count: int) -> list[float]:
+    """Seconds of single messages, after the first few have warmed it up."""
+    fill(secondary.connection_string, 10)
+    syphon.until(10, 120)
+    found = []
+    for _ in range(count):
+        before, began = syphon.moved(), time.monotonic()
+        fill(secondary.connection_string, 1, QUEUES[:1])
+        found.append(syphon.until(before + 1) - began)
+        time.sleep(0.3)
+    return found
 
 
 def drains(
@@ -315,7 +321,7 @@ def drains(
     rates, spent = [], {}
     for _ in range(rounds):
         before = syphon.moved()
-        with _stopped(syphon):
+        with stopped(syphon):
             fill(secondary.connection_string, messages)
             cpu = {**syphon.cpu(), "broker home": primary.cpu_s(), "broker away": secondary.cpu_s()}
         began = time.monotonic()  # progress is told a round, so all of it is timed
@@ -327,7 +333,7 @@ def drains(
 
 
 @contextmanager
-def _stopped(syphon: Running) -> Iterator[None]:
+def stopped(syphon: Running) -> Iterator[None]:
     """While the backlog is filled, the syphon must not drain it."""
     processes = syphon.tree()
     for each in processes:

@@ -11,6 +11,9 @@ PARTS = (
     "entities",
     "connections",
     "sizes",
+    "paired",
+    "syphon",
+    "ledger",
 )
 
 __all__ = ["PARTS"]
