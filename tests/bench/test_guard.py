@@ -55,7 +55,7 @@ class Guard:
 
 
 GUARDS = (
-    Guard(paths.send, 2_371, Namespace, "send", paths.MESSAGES),
+    Guard(paths.send, 2_128, Namespace, "send", paths.MESSAGES),
     Guard(paths.receive, 934, Queue, "lock", paths.MESSAGES),
     Guard(paths.settle, 1_168, Queue, "complete", paths.MESSAGES),
     Guard(paths.wrap, 1_572, envelope, "split"),
