@@ -11,6 +11,7 @@ PARTS = (
     "entities",
     "connections",
     "sizes",
+    "profile",
     "paired",
     "syphon",
     "ledger",

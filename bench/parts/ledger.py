@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TITLE = "The ledger: what it costs, its bill and its audit"
-LIMIT_S = 1200
+LIMIT_S = 1500
 CUT = "an audit of 3 M messages; the ledgers are written by Spark, not by senders"
 PEER = "DuckDB"
 WALL = (
-    "Spark: plans, tasks and rows through a Java that starts its work again for each query. DuckDB "
-    "is a library on one machine and the distance is the price of a cluster that may be used; at "
-    "the right end of the plot below it is smallest"
+    "Spark: rows go through Java, tasks and shuffles that a cluster needs, and each query is "
+    "planned anew; DuckDB is a library on one machine. The plot below says how the distance "
+    "changes with the size"
 )
 
 
