@@ -4,8 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup drill test lint docs unit sim lock bench-broker bench-paired bench-syphon bench-ledger generate \
-	screenshot interop clean
+.PHONY: setup drill test lint docs unit sim lock bench bench-broker bench-paired bench-syphon bench-ledger \
+	generate screenshot interop clean
 
 setup: $(STAMP)
 
@@ -53,6 +53,11 @@ drill: setup
 # Ten thousand seeds of the simulator; the tests run five hundred.
 sim: setup
 	$(BIN)/twinbus sim --seeds 10000 --workers 2
+
+# Everything beside what people would use instead, about half an hour, into docs/performance.md.
+# PARTS="rabbitmq syphon" runs only those again; QUICK=1 rehearses all of it in some minutes.
+bench: setup
+	PYTHONPATH=. $(BIN)/python -m bench $(if $(QUICK),--quick) $(PARTS)
 
 bench-broker: setup
 	$(BIN)/python -m bench.broker $(FIGURES)

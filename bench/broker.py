@@ -21,11 +21,11 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from bench.load import Raw, kilobyte_message, parse_connection_string, sas_token
+from bench.node import OUTSTANDING, rate, turn
 from bench.process import ROOT, Measured, namespace_toml
 from twinbus.amqp.message import Properties
 
 MESSAGES = 80_000
-OUTSTANDING = 500
 ROUNDS = 5
 DEEP = 1_000_000
 CONNECTIONS = 2_000
@@ -66,24 +66,17 @@ def ready() -> None:
 
 def throughput() -> None:
     """Send, then receive and settle, the same messages; the best of some rounds."""
-    sent: list[float] = []
-    received: list[float] = []
-    send_cpu: list[float] = []
-    receive_cpu: list[float] = []
     payloads = list(messages(MESSAGES))
     with Measured() as broker:
         raw = Raw(broker.connection_string)
-        for _ in range(ROUNDS):
-            start = broker.cpu_s()
-            sent.append(_rate(lambda: raw.send("q", iter(payloads), OUTSTANDING)))
-            middle = broker.cpu_s()
-            received.append(_rate(lambda: raw.receive("q", MESSAGES, OUTSTANDING)))
-            send_cpu.append((middle - start) / MESSAGES)
-            receive_cpu.append((broker.cpu_s() - middle) / MESSAGES)
+        turns = [turn(broker, raw, "q", payloads) for _ in range(ROUNDS)]
         raw.close()
+    sent = [each.sent_per_s for each in turns]
+    received = [each.received_per_s for each in turns]
     report(
         "durable send",
-        f"{_spread(sent)} messages/s, {min(send_cpu) * 1e6:.0f} us of the broker's CPU each",
+        f"{_spread(sent)} messages/s, {min(each.send_cpu_us for each in turns):.0f} us of the "
+        "broker's CPU each",
         "25,000/s",
         max(sent) >= 25_000,
         f"raw AMQP, 1 KB, one connection, {OUTSTANDING} outstanding, {MESSAGES} messages, "
@@ -91,18 +84,13 @@ def throughput() -> None:
     )
     report(
         "receive and settle one by one",
-        f"{_spread(received)} messages/s, {min(receive_cpu) * 1e6:.0f} us of CPU each",
+        f"{_spread(received)} messages/s, {min(each.receive_cpu_us for each in turns):.0f} us of "
+        "CPU each",
         "20,000/s",
         max(received) >= 20_000,
         f"the same messages, credit {OUTSTANDING}, a disposition each, counted when the broker "
         "has confirmed it after the commit",
     )
-
-
-def _rate(work: Callable[[], int]) -> float:
-    started = time.perf_counter()
-    count = work()
-    return count / (time.perf_counter() - started)
 
 
 def _spread(rates: list[float]) -> str:
@@ -236,7 +224,7 @@ def routing() -> None:
     with Measured(_filters_toml()) as broker:
         raw = Raw(broker.connection_string)
         payloads = [_labelled(index) for index in range(count)]
-        rates = [_rate(lambda: raw.send("t", iter(payloads), OUTSTANDING)) for _ in range(ROUNDS)]
+        rates = [rate(lambda: raw.send("t", iter(payloads), OUTSTANDING)) for _ in range(ROUNDS)]
         raw.close()
     report(
         "a topic with 1,000 correlation filters",
@@ -248,20 +236,25 @@ def routing() -> None:
     )
 
 
+def list_pages(broker: Measured, queues: int) -> list[float]:
+    """Milliseconds of each page of the list of queues."""
+    parts = parse_connection_string(broker.connection_string)
+    token = sas_token(broker.admin, parts["SharedAccessKeyName"], parts["SharedAccessKey"])
+    times = []
+    for skip in range(0, queues, 100):
+        url = f"{broker.admin}/$Resources/queues?$skip={skip}&$top=100&api-version=2021-05"
+        request = urllib.request.Request(url, headers={"Authorization": token})
+        started = time.perf_counter()
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            answer.read()
+        times.append((time.perf_counter() - started) * 1000)
+    return times
+
+
 def listing() -> None:
     queues = "\n".join(f'[[namespace.queue]]\nname = "q{n:05d}"' for n in range(QUEUES))
     with Measured(namespace_toml(queues)) as broker:
-        parts = parse_connection_string(broker.connection_string)
-        token = sas_token(broker.admin, parts["SharedAccessKeyName"], parts["SharedAccessKey"])
-        times = []
-        for skip in range(0, QUEUES, 100):
-            url = f"{broker.admin}/$Resources/queues?$skip={skip}&$top=100&api-version=2021-05"
-            request = urllib.request.Request(url, headers={"Authorization": token})
-            started = time.perf_counter()
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                answer.read()
-            times.append((time.perf_counter() - started) * 1000)
-    times.sort()
+        times = sorted(list_pages(broker, QUEUES))
     report(
         "management list of 10,000 queues",
         f"median {times[len(times) // 2]:.1f} ms a page, slowest {times[-1]:.1f} ms",

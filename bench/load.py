@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import select
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from urllib.parse import quote_plus
 
 from twinbus.amqp.connection import Connection
@@ -23,13 +25,17 @@ from twinbus.amqp.events import (
     Event,
     LinkAttached,
     LinkDetached,
+    SessionEnded,
 )
 from twinbus.amqp.message import Properties, with_application_properties
 from twinbus.amqp.performatives import ACCEPTED, Accepted, Source, Target, encode_disposition
-from twinbus.amqp.session import RECEIVER, SENDER, Link
+from twinbus.amqp.session import RECEIVER, SENDER, TRANSFER_OVERHEAD, Link
 from twinbus.amqp.types import compound, decode_plain, encode, encode_uint
 
 _ACCEPTED = encode(ACCEPTED)
+_MOST_PACED = 10_000  # unanswered, so that neither side's socket fills up
+# The header section. Service Bus stores every message; others only those that say this.
+_DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"
 
 
 def sas_token(uri: str, key_name: str, key: str) -> str:
@@ -47,13 +53,29 @@ def parse_connection_string(text: str) -> dict[str, str]:
 
 
 def kilobyte_message(index: int, size: int = 1024) -> bytes:
-    """An encoded message with an id and a body of ``size`` bytes."""
+    """An encoded durable message with an id and a body of ``size`` bytes."""
     body = b"\x00\x53\x75\xb0" + size.to_bytes(4) + b"y" * size
-    return Properties(message_id=f"{index:032d}").encoded() + body
+    return _DURABLE + Properties(message_id=f"{index:032d}").encoded() + body
+
+
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """What became of a load that was offered at a steady pace."""
+
+    per_s: float
+    latencies_s: list[float]  # ascending
+
+    def quantile_ms(self, share: float) -> float:
+        place = min(len(self.latencies_s) - 1, int(len(self.latencies_s) * share))
+        return self.latencies_s[place] * 1000
 
 
 class Raw:
-    """One connection, authorized for the whole namespace."""
+    """One connection, authorized for the whole namespace.
+
+    A connection string without a key is one of a broker without Service Bus's tokens, as RabbitMQ
+    is: SASL ANONYMOUS is all it asks for.
+    """
 
     def __init__(self, connection_string: str) -> None:
         parts = parse_connection_string(connection_string)
@@ -62,9 +84,12 @@ class Raw:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.amqp = Connection(server=False, container_id="load", hostname=self._host)
         self._tail = b""
+        self._next_id = 1  # of the next delivery; the token's was 0
+        self.confirms = "SharedAccessKey" in parts
         self.amqp.start()
         self.session = self.amqp.begin() if self._open() else None
-        self._authorize(parts)
+        if self.confirms:
+            self._authorize(parts)
 
     def _open(self) -> bool:
         while self.amqp.phase.name != "OPEN":
@@ -89,12 +114,13 @@ class Raw:
         data = self.socket.recv(1 << 18)
         if not data:
             raise ConnectionError("the broker closed the connection")
+        data, self._tail = self._tail + data, b""
         return self._check(list(self.amqp.receive(data)))
 
     @staticmethod
     def _check(events: list[Event]) -> list[Event]:
         for event in events:
-            if isinstance(event, Closed | LinkDetached):
+            if isinstance(event, Closed | LinkDetached | SessionEnded):
                 raise ConnectionError(str(event.error))
         return events
 
@@ -130,37 +156,84 @@ class Raw:
         what it measures, and on two cores it would.
         """
         link = self.attach(SENDER, address)
-        channel = link.session.channel
-        handle = encode_uint(link.handle)
-        sent = waiting = accepted = 0
+        waiting = accepted = 0
         more = True
         while more or waiting:
-            frames = []
+            frames: list[bytes] = []
             while waiting < outstanding:
                 payload = next(payloads, None)
                 if payload is None:
                     more = False
                     break
-                fields = handle + b"\x70" + sent.to_bytes(4) + b"\xa0\x04" + sent.to_bytes(4)
-                body = b"\x00\x53\x14" + compound(0xC0, 6, fields + b"\x43\x42\x42")
-                size = 8 + len(body) + len(payload)
-                frames += [size.to_bytes(4), b"\x02\x00", channel.to_bytes(2), body, payload]
-                sent += 1
+                frames += self._transfer(link, payload)
                 waiting += 1
             if frames:
                 self.socket.sendall(b"".join(frames))
             if waiting:
-                answered = self._answered()
+                answered = sum(last - first + 1 for first, last in self._answered())
                 waiting -= answered
                 accepted += answered
         link.detach()
         self.flush()
         return accepted
 
-    def _answered(self) -> int:
-        """Read once, and count the deliveries that were accepted."""
-        data = self._tail + self.socket.recv(1 << 18)
-        pos, count = 0, 0
+    def send_paced(self, address: str, payload: bytes, rate: float, count: int) -> Paced:
+        """Offer so many messages a second, whatever becomes of them.
+
+        A latency runs from when a message was due to its acknowledgement, so that a broker that
+        falls behind is charged for the queue that it causes.
+        """
+        link = self.attach(SENDER, address)
+        latencies: list[float] = []
+        sent, offset = 0, self._next_id
+        started = now = time.perf_counter()
+        while len(latencies) < count:
+            ready = min(count, int((now - started) * rate) + 1, len(latencies) + _MOST_PACED)
+            if ready > sent:
+                frames = [
+                    each for _ in range(sent, ready) for each in self._transfer(link, payload)
+                ]
+                self.socket.sendall(b"".join(frames))
+                sent = ready
+            pause = max(0.0, started + sent / rate - time.perf_counter())
+            if select.select([self.socket], [], [], pause if sent < count else None)[0]:
+                answered = self._answered()
+                now = time.perf_counter()
+                for first, last in answered:
+                    places = range(first - offset, last - offset + 1)
+                    latencies += [now - started - place / rate for place in places]
+            now = time.perf_counter()
+        link.detach()
+        self.flush()
+        return Paced(count / (now - started), sorted(latencies))
+
+    def _transfer(self, link: Link, payload: bytes) -> list[bytes]:
+        """One message as frames, several if it is larger than the peer takes."""
+        name = self._next_id.to_bytes(4)
+        self._next_id += 1
+        fields = encode_uint(link.handle) + b"\x70" + name + b"\xa0\x04" + name + b"\x43\x42"
+        channel = link.session.channel.to_bytes(2)
+        room = self.amqp.peer_max_frame - TRANSFER_OVERHEAD
+        if len(payload) <= room:
+            body = b"\x00\x53\x14" + compound(0xC0, 6, fields + b"\x42")
+            size = 8 + len(body) + len(payload)
+            return [size.to_bytes(4), b"\x02\x00", channel, body, payload]
+        frames = []
+        for start in range(0, len(payload), room):
+            part = payload[start : start + room]
+            more = b"\x41" if start + room < len(payload) else b"\x42"
+            body = b"\x00\x53\x14" + compound(0xC0, 6, fields + more)
+            frames += [(8 + len(body) + len(part)).to_bytes(4), b"\x02\x00", channel, body, part]
+        return frames
+
+    def _answered(self) -> list[tuple[int, int]]:
+        """Read once: the ranges of deliveries that were accepted."""
+        data = self.socket.recv(1 << 18)
+        if not data:
+            raise ConnectionError("the broker closed the connection")
+        data = self._tail + data
+        pos = 0
+        ranges = []
         while len(data) - pos >= 8:
             size = int.from_bytes(data[pos : pos + 4])
             if len(data) - pos < size:
@@ -170,26 +243,30 @@ class Raw:
                 _, first, last, settled, state, *_ = decode_plain(frame, 3)[0]
                 if not settled or not isinstance(state, Accepted):
                     raise ConnectionError(f"a message was not accepted: {state}")
-                count += last - first + 1
+                ranges.append((first, first if last is None else last))
             else:
                 self._check(list(self.amqp.receive(data[pos : pos + size])))
             pos += size
         self._tail = data[pos:]
-        return count
+        return ranges
 
     def receive(self, address: str, count: int, credit: int) -> int:
-        """Receive and complete ``count`` messages, each by a frame of its own."""
-        link = self.attach(RECEIVER, address, settle_second=True)
+        """Receive and complete ``count`` messages, each by a frame of its own.
+
+        Service Bus confirms a settlement once it is stored, and is waited for. RabbitMQ knows no
+        such mode; it is told and believed, which is the faster way for it.
+        """
+        link = self.attach(RECEIVER, address, settle_second=self.confirms)
         link.grant(credit)
         received = confirmed = 0
         assert self.session is not None
         channel = self.session.channel
-        while confirmed < count:
+        while (confirmed if self.confirms else received) < count:
             for event in self.step():
                 if isinstance(event, Delivery):
                     received += 1
                     frame = encode_disposition(
-                        RECEIVER, event.delivery_id, event.delivery_id, False, _ACCEPTED
+                        RECEIVER, event.delivery_id, event.delivery_id, not self.confirms, _ACCEPTED
                     )
                     self.amqp.write_frame(channel, frame)
                 elif isinstance(event, Confirmation):
@@ -198,7 +275,7 @@ class Raw:
                 link.grant(min(credit, count - received))
         link.detach()
         self.flush()
-        return confirmed
+        return received
 
     def close(self) -> None:
         self.amqp.close()

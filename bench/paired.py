@@ -13,12 +13,14 @@ import argparse
 import asyncio
 import gc
 import json
+import operator
 import statistics
 import tempfile
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from tests.pairs import certificate
 
 import twinbus
 import twinbus.aio
+from bench.results import Figure
 from twinbus import SendAvailabilityPairedNamespaceOptions
 from twinbus.paired.failover import State
 
@@ -37,6 +40,16 @@ BODY = b"x" * 1024
 SINGLES, LISTS, LIST_SIZE = 150, 10, 100
 QUEUES: dict[str, dict[str, Any]] = {"bare": {}, "paired": {}, "flushed": {}}
 Timed = Callable[[], Awaitable[float]]
+RATIO = "x"  # the unit of what is already a ratio of two things
+SIGNS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "<": operator.lt,
+}
+TAKEN_IN_TURN = (
+    "the other's time over ours, operation by operation in turn within a round, the slowest tenth "
+    "of each left out"
+)
 
 
 def message() -> sdk.ServiceBusMessage:
@@ -62,11 +75,23 @@ def trimmed(times: list[float]) -> float:
     return sum(kept) / len(kept)
 
 
-def figure(name: str, goal: str, values: list[float], unit: str = "x") -> dict[str, Any]:
+def figure(
+    name: str, goal: str, values: list[float], unit: str = RATIO, how: str = "", wall: str = ""
+) -> Figure:
+    """A goal is a sign and a number, or nothing."""
     middle = statistics.median(values)
     low, high = min(values), max(values)
     print(f"{name:58} {middle:8.3f} {unit}  ({low:.3f} to {high:.3f}; goal {goal})", flush=True)
-    return {"name": name, "median": middle, "min": low, "max": high, "unit": unit, "goal": goal}
+    return Figure(
+        name,
+        unit,
+        values,
+        how or TAKEN_IN_TURN,
+        more_is_better=unit == RATIO,
+        goal=goal,
+        met=SIGNS[goal.split()[0]](middle, float(goal.split()[1])) if goal else None,
+        wall=wall,
+    )
 
 
 # ---------------------------------------------------------------- asyncio
@@ -103,7 +128,7 @@ def timed_together(sender: Any, at_once: int = 100) -> Timed:
     return run
 
 
-async def asyncio_figures(pair: Any, bare: Any, rounds: int) -> list[dict[str, Any]]:
+async def asyncio_figures(pair: Any, bare: Any, rounds: int) -> list[Figure]:
     found = []
     flush = timedelta(milliseconds=1)
     async with (
@@ -139,7 +164,7 @@ def many() -> list[sdk.ServiceBusMessage]:
     return [message() for _ in range(LIST_SIZE)]
 
 
-async def blocking_figures(pair: Any, bare: Any, rounds: int) -> list[dict[str, Any]]:
+async def blocking_figures(pair: Any, bare: Any, rounds: int) -> list[Figure]:
     found = []
     with bare.get_queue_sender("bare") as plain, pair.get_queue_sender("paired") as paired:
         for make, count, what in (
@@ -169,7 +194,7 @@ async def until(pair: Any, state: State) -> None:
 
 async def first_diverted(
     primary: BrokerProcess, pair: Any, backup: str, rounds: int
-) -> list[dict[str, Any]]:
+) -> list[Figure]:
     """After the interval has passed: the first send into the backlog, less a plain send to a
     backlog queue over an open link."""
     client = sdk_aio.ServiceBusClient.from_connection_string(backup)
@@ -192,52 +217,55 @@ async def first_diverted(
             primary.start()
             await until(pair, State.HEALTHY)
     name = "first diverted send, more than a plain one"
-    return [figure(name, "<= 50", extra, "ms")]
+    how = "a primary killed, its interval over; less a send to a backlog queue over an open link"
+    return [figure(name, "<= 50", extra, "ms", how)]
 
 
 # ---------------------------------------------------------------- memory
 
 
-def memory(pair: Any) -> list[dict[str, Any]]:
+def memory(pair: Any, rounds: int = 3) -> list[Figure]:
     """What pairing adds to each of 10,000 entities: its state, shared by all senders."""
+    states, extra = [], []
+    for number in range(rounds):
+        states.append(
+            allocated_kb(lambda name: pair.pairing.entity(name), f"state-{number}", 10_000)
+        )
+        paired = allocated_kb(lambda name: joined(pair.get_queue_sender(name)), "entity", 1_000)
+        bare = allocated_kb(
+            lambda name: sdk_aio.ServiceBusClient.get_queue_sender(pair, name), "entity", 1_000
+        )
+        extra.append(paired - bare)
+    how = "allocated by Python, by tracemalloc, each of {:,}"
+    return [
+        figure("memory of an entity's state", "< 2", states, "KB", how.format(10_000)),
+        figure("memory of a paired sender over a bare one", "< 2", extra, "KB", how.format(1_000)),
+    ]
+
+
+def joined(sender: Any) -> Any:
+    sender._join()
+    return sender
+
+
+def allocated_kb(make: Callable[[str], Any], name: str, count: int) -> float:
     gc.collect()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    for number in range(10_000):
-        pair.pairing.entity(f"entity-{number}")
+    kept = [make(f"{name}-{number}") for number in range(count)]
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    found = [
-        figure("an entity's state, each of 10,000", "< 2", [(after - before) / 1e4 / 1024], "KB")
-    ]
-    sizes = []
-    for make in (
-        pair.get_queue_sender,
-        lambda name: sdk_aio.ServiceBusClient.get_queue_sender(pair, name),
-    ):
-        gc.collect()
-        tracemalloc.start()
-        before, _ = tracemalloc.get_traced_memory()
-        kept = [make(f"entity-{number}") for number in range(1_000)]
-        for sender in kept:
-            if hasattr(sender, "_join"):
-                sender._join()
-        gc.collect()
-        sizes.append((tracemalloc.get_traced_memory()[0] - before) / 1e3 / 1024)
-        tracemalloc.stop()
-    paired, bare = sizes
-    print(f"{'':58} {paired:8.3f} KB a paired sender, {bare:.3f} KB a bare one")
-    found.append(figure("a paired sender, more than a bare one", "< 2", [paired - bare], "KB"))
-    return found
+    del kept
+    return (after - before) / count / 1024
 
 
-async def run(rounds: int) -> list[dict[str, Any]]:
+async def run(rounds: int) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="bench-paired-") as folder:
         return await run_in(Path(folder), rounds)
 
 
-async def run_in(base: Path, rounds: int) -> list[dict[str, Any]]:
+async def run_in(base: Path, rounds: int) -> list[Figure]:
     for name in ("primary", "secondary"):
         (base / name).mkdir()
     primary, secondary = (
@@ -246,7 +274,7 @@ async def run_in(base: Path, rounds: int) -> list[dict[str, Any]]:
     )
     primary.start()
     secondary.start()
-    found: list[dict[str, Any]] = []
+    found: list[Figure] = []
     try:
         pair, backup = await paired_aio(primary, secondary)
         async with sdk_aio.ServiceBusClient.from_connection_string(
@@ -290,7 +318,7 @@ def options(manager: Any, backup: Any) -> SendAvailabilityPairedNamespaceOptions
 
 async def blocking_all(
     primary: BrokerProcess, secondary: BrokerProcess, rounds: int
-) -> list[dict[str, Any]]:
+) -> list[Figure]:
     make = twinbus.MessagingFactory.from_connection_string
     pair, backup = make(primary.connection_string), make(secondary.connection_string)
     with (
@@ -313,7 +341,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = asyncio.run(run(arguments.rounds))
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps([asdict(each) for each in found], indent=2))
 
 
 if __name__ == "__main__":

@@ -70,6 +70,9 @@ class Measured:
     def pid(self) -> int:
         return self._process.pid
 
+    def address(self, queue: str) -> str:
+        return queue
+
     def rss_mb(self) -> float:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS"):

@@ -52,6 +52,8 @@ _SECTION_NAMES = {
     b"amqp:footer:map": _FOOTER,
 }
 _REPEATED = frozenset((_DATA, _SEQUENCE))
+# A header that says "durable" and nothing else, known at a glance.
+_JUST_DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"
 
 
 def _descriptor(buf: bytes, pos: int) -> tuple[int, int]:
@@ -159,6 +161,8 @@ class Message:
         """Raises CodecError where the bytes are not a message."""
         message = cls(properties=_NO_PROPERTIES)
         pos, size = 0, len(payload)
+        if payload.startswith(_JUST_DURABLE):
+            message.durable, pos = True, len(_JUST_DURABLE)
         while pos < size:
             code, start = _descriptor(payload, pos)
             if code >= _PROPERTIES:

@@ -104,6 +104,16 @@ def test_header_and_annotations_are_read_and_stripped() -> None:
     assert message.bare == PROPERTIES + data(b"body")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [b"\xc0\x02\x01\x41", b"\xc0\x03\x01\x56\x01", b"\xd0\x00\x00\x00\x05\x00\x00\x00\x01\x41"],
+    ids=["short", "with a byte for true", "wide"],
+)
+def test_a_header_that_says_durable_alone_is_read_however_it_is_written(header: bytes) -> None:
+    message = Message.parse(section(0x70, header) + ANNOTATIONS + data(b"body"))
+    assert message == Message(durable=True, annotations=ANNOTATIONS[3:], bare=data(b"body"))
+
+
 def test_a_message_of_a_body_alone_has_the_defaults() -> None:
     message = Message.parse(data(b"body"))
     assert message == Message(bare=data(b"body"))
