@@ -183,6 +183,7 @@ class Receivers:
         self._entities = entities
         self._history = history
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
 
     def start(self) -> None:
         for entity in self._entities:
@@ -192,17 +193,19 @@ class Receivers:
                 self._tasks.append(asyncio.create_task(work, name=name))
 
     async def stop(self) -> None:
+        # Said twice: a link of the SDK that is being closed may swallow a cancellation.
+        self._stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _receive(self, entity: Entity, session: str | None) -> None:
-        """Receive for ever; an outage is a reason to try again, and nothing else."""
-        while True:
+        """Receive until stopped; an outage is a reason to try again, and nothing else."""
+        while not self._stopping:
             with suppress(ServiceBusError, OSError):
                 async with self._make() as client, _receiver(client, entity, session) as receiver:
                     heard_at = time.monotonic()
-                    while time.monotonic() - heard_at < QUIET_S:
+                    while not self._stopping and time.monotonic() - heard_at < QUIET_S:
                         if await self._take(receiver, entity):
                             heard_at = time.monotonic()
             await asyncio.sleep(AGAIN_S)
