@@ -41,7 +41,7 @@ from twinbus.lab.plan import KINDS, Trouble, make_plan
 from twinbus.lab.proxy import Proxy
 from twinbus.lab.sender import BACKLOG_QUEUES, read_journal
 from twinbus.lab.timeline import Timeline
-from twinbus.lab.traffic import History, Receivers, create, entities
+from twinbus.lab.traffic import History, Receivers, create, entities, ids_in
 from twinbus.lab.verdict import Verdict, judge
 from twinbus.paired.waiting import waiting_ids
 
@@ -365,19 +365,27 @@ class Soak:
             for index in range(self.options.senders)
             for attempt in read_journal(self._journal(index))
         ]
-        waiting, dead = await asyncio.to_thread(self._in_backlog)
+        waiting, dead = await asyncio.to_thread(self._resting)
         return judge(attempts, self.history.receipts, waiting, dead)
 
-    def _in_backlog(self) -> tuple[list[str], list[str]]:
-        found: tuple[list[str], list[str]] = ([], [])
-        text = self._namespaces["secondary"].connection_string
-        with ServiceBusClient.from_connection_string(text) as client:
-            try:
+    def _resting(self) -> tuple[list[str], list[str]]:
+        """Ids of what is still in a queue, and of what was dead-lettered in the backlog."""
+        waiting: list[str] = []
+        dead: list[str] = []
+        try:
+            with self._look_at("secondary") as client:
                 for _, message_id, is_dead in waiting_ids(client, self._queues):
-                    found[is_dead].append(message_id)
-            except ServiceBusError as error:
-                raise SoakError(f"the backlog could not be looked at: {error}") from error
-        return found
+                    (dead if is_dead else waiting).append(message_id)
+            with self._look_at("primary") as client:
+                for entity in entities():
+                    if not entity.sessions:  # a session is held by who receives from it
+                        waiting += ids_in(client, entity)
+        except ServiceBusError as error:
+            raise SoakError(f"what is left could not be looked at: {error}") from error
+        return waiting, dead
+
+    def _look_at(self, name: str) -> ServiceBusClient:
+        return ServiceBusClient.from_connection_string(self._namespaces[name].connection_string)
 
     def _result(
         self, plan: Sequence[Trouble], verdict: Verdict, left: dict[str, int]
