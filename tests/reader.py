@@ -153,7 +153,7 @@ class Reader:
 
     def _run(self, command: str) -> str:
         self.unused -= set(shlex.split(command, comments=True))
-        done = subprocess.run(
+        with subprocess.Popen(
             # The colon keeps bash from giving way to the command: some look for the shell above.
             ["bash", "-euo", "pipefail", "-c", f"{command}\n:"],
             stdout=subprocess.PIPE,
@@ -162,11 +162,15 @@ class Reader:
             text=True,
             cwd=self.folder,
             env=self.environment,
-            timeout=COMMAND_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\nended with {done.returncode}:\n{done.stdout}"
-        return done.stdout
+            start_new_session=True,
+        ) as process:
+            try:
+                said, _ = process.communicate(timeout=COMMAND_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # the command too, not its shell alone
+                raise
+        assert process.returncode == 0, f"{command}\nended with {process.returncode}:\n{said}"
+        return said
 
     def _export(self, command: str) -> None:
         for name, quoted in _VARIABLE.findall(command):
