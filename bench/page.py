@@ -119,6 +119,8 @@ def judged(curve: Curve) -> str:
     if curve.due is Due.NONE:
         return curve.reason
     points = next(iter(curve.lines.values()))
+    if len(points) < 3:
+        return "Too few points to tell its shape."
     found = fit(points, curve.due)
     shape = "Flat" if curve.due is Due.FLAT else "A straight line"
     if found.holds:

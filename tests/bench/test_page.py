@@ -79,6 +79,7 @@ def test_a_straight_line_is_found_straight_and_a_bent_one_gets_its_reason() -> N
     assert page.judged(curve(Due.LINE, bent)).endswith("it is odd.")
     assert page.judged(curve(Due.FLAT, LINE)).startswith("Not flat")
     assert page.judged(curve(Due.NONE, bent)) == "it is odd."
+    assert page.judged(curve(Due.LINE, bent[:2])).startswith("Too few"), "two are always on a line"
 
 
 def test_a_line_through_points_on_a_line_is_that_line() -> None:
