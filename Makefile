@@ -29,7 +29,7 @@ lint: setup docs
 # The site, into build/site. The variable silences what the theme says about versions to come, which
 # is no warning about these pages.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The SDK sleeps most of the time, so more workers than cores make the tests faster. All tests that
 # need Spark go to one worker (tests/conftest.py), which starts it once. Those that start a Spark of

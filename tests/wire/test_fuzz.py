@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+import pytest
 from tests.unit.amqp.pair import Pair, frames, of_kind, raw_frame
 
 from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER, Connection, Phase
@@ -440,6 +441,7 @@ def assert_deep(tally: Tally) -> None:
         assert len(tally.conditions) >= 6, vars(tally)
 
 
+@pytest.mark.timeout(400)  # a minute, if nobody else wants the cores
 def test_a_damaged_stream_of_a_client_never_breaks_a_server() -> None:
     parts = pieces(recorded()[0])
     assert_deep(try_all(DAMAGED_INPUTS, "client", lambda random: damaged(random, parts), serving))

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from twinbus.pipeline.engine import is_submitted, spark_session
@@ -49,9 +50,10 @@ def test_spark_submit_and_its_shells_have_chosen_already() -> None:
     assert not is_submitted({})
 
 
+@pytest.mark.timeout(300)
 def test_nothing_of_sparks_own_reaches_the_terminal() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TALKATIVE], capture_output=True, text=True, check=True, timeout=110
+        [sys.executable, "-c", TALKATIVE], capture_output=True, text=True, check=True, timeout=280
     )
     assert (done.stdout, done.stderr) == ("5 UTC\n", "")
 
