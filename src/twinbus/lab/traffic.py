@@ -7,6 +7,7 @@ that knows nothing of all this. Both write down what they did, for the verdict.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from azure.servicebus.exceptions import ServiceBusError
 from twinbus.errors import TwinbusError, first_line
 from twinbus.lab.verdict import Attempt, Receipt
 
+log = logging.getLogger(__name__)
+
 # A send that was not taken is not sent again: what an application would do is its own business.
 SEND_S: Final = 20.0
 WAIT_S: Final = 1.0
@@ -29,6 +32,7 @@ AGAIN_S: Final = 0.5
 # The SDK does not notice a connection whose far side is lost, and receives nothing on it for ever.
 # So one that is quiet for this long is opened anew.
 QUIET_S: Final = 10.0
+TAKE_S: Final = 60.0
 PAGE: Final = 250
 
 
@@ -203,13 +207,19 @@ class Receivers:
     async def _receive(self, entity: Entity, session: str | None) -> None:
         """Receive until stopped; an outage is a reason to try again, and nothing else."""
         while not self._stopping:
-            with suppress(ServiceBusError, OSError):
-                async with self._make() as client, _receiver(client, entity, session) as receiver:
-                    heard_at = time.monotonic()
-                    while not self._stopping and time.monotonic() - heard_at < QUIET_S:
-                        if await self._take(receiver, entity):
-                            heard_at = time.monotonic()
+            try:
+                await self._listen(entity, session)
+            except Exception:
+                log.debug("receiving from %s failed", entity.path, exc_info=True)
             await asyncio.sleep(AGAIN_S)
+
+    async def _listen(self, entity: Entity, session: str | None) -> None:
+        async with self._make() as client, _receiver(client, entity, session) as receiver:
+            heard_at = time.monotonic()
+            while not self._stopping and time.monotonic() - heard_at < QUIET_S:
+                # A link that broke at the wrong moment may leave the SDK waiting for ever.
+                if await asyncio.wait_for(self._take(receiver, entity), TAKE_S):
+                    heard_at = time.monotonic()
 
     async def _take(self, receiver: Any, entity: Entity) -> int:
         """How many there were."""
