@@ -32,7 +32,8 @@ AGAIN_S: Final = 0.5
 # The SDK does not notice a connection whose far side is lost, and receives nothing on it for ever.
 # So one that is quiet for this long is opened anew.
 QUIET_S: Final = 10.0
-TAKE_S: Final = 60.0
+HUNG_S: Final = 45.0
+STOP_S: Final = 10.0
 PAGE: Final = 250
 
 
@@ -178,6 +179,13 @@ class Senders:
                 tasks.create_task(sender.send(self._factory, mine, pause_s))
 
 
+@dataclass
+class Pulse:
+    """When something was last seen to live."""
+
+    at: float = field(default_factory=time.monotonic)
+
+
 class Receivers:
     """One task a queue, session or subscription, for as long as the drill lasts."""
 
@@ -188,6 +196,7 @@ class Receivers:
         self._entities = entities
         self._history = history
         self._tasks: list[asyncio.Task[None]] = []
+        self._listening: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def start(self) -> None:
@@ -198,28 +207,38 @@ class Receivers:
                 self._tasks.append(asyncio.create_task(work, name=name))
 
     async def stop(self) -> None:
-        # Said twice: a link of the SDK that is being closed may swallow a cancellation.
         self._stopping = True
-        for task in self._tasks:
+        for task in (*self._tasks, *self._listening):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Not for ever: one that hangs in the SDK ends when its broker does.
+        await asyncio.wait({*self._tasks, *self._listening}, timeout=STOP_S)
 
     async def _receive(self, entity: Entity, session: str | None) -> None:
-        """Receive until stopped; an outage is a reason to try again, and nothing else."""
+        """Receive until stopped; an outage is a reason to try again, and nothing else.
+
+        A link that breaks at the wrong moment can leave the SDK waiting for ever, deaf even to a
+        cancellation. Such a one is left alone, and another takes its place.
+        """
         while not self._stopping:
-            try:
-                await self._listen(entity, session)
-            except Exception:
-                log.debug("receiving from %s failed", entity.path, exc_info=True)
+            pulse = Pulse()
+            listening = asyncio.create_task(self._listen(entity, session, pulse))
+            self._listening.add(listening)
+            listening.add_done_callback(self._listening.discard)
+            while not listening.done() and time.monotonic() - pulse.at < HUNG_S:
+                await asyncio.wait({listening}, timeout=1)
+            if listening.done():
+                _note(listening, entity)
+            else:
+                listening.cancel()
             await asyncio.sleep(AGAIN_S)
 
-    async def _listen(self, entity: Entity, session: str | None) -> None:
+    async def _listen(self, entity: Entity, session: str | None, pulse: Pulse) -> None:
         async with self._make() as client, _receiver(client, entity, session) as receiver:
             heard_at = time.monotonic()
             while not self._stopping and time.monotonic() - heard_at < QUIET_S:
-                # A link that broke at the wrong moment may leave the SDK waiting for ever.
-                if await asyncio.wait_for(self._take(receiver, entity), TAKE_S):
+                if await self._take(receiver, entity):
                     heard_at = time.monotonic()
+                pulse.at = time.monotonic()
 
     async def _take(self, receiver: Any, entity: Entity) -> int:
         """How many there were."""
@@ -232,6 +251,12 @@ class Receivers:
             await receiver.complete_message(message)
             self._history.settled(receipt)
         return len(messages)
+
+
+def _note(listening: asyncio.Task[None], entity: Entity) -> None:
+    error = None if listening.cancelled() else listening.exception()
+    if error is not None:
+        log.debug("receiving from %s failed", entity.path, exc_info=error)
 
 
 def _receiver(client: Any, entity: Entity, session: str | None) -> Any:
