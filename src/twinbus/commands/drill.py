@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.commands.stage import print_timeline, print_verdict, watched
+from twinbus.commands.stage import held, print_timeline, print_verdict
 from twinbus.commands.terminal import (
     DOES_NOT_WORK,
-    STOPPED,
     Json,
     connection,
     print_json,
     print_table,
     refuse,
 )
-from twinbus.errors import TwinbusError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -75,18 +73,15 @@ def drill(
 
     Example: twinbus drill --messages 600 --faults kill,throttle
     """
-    import asyncio
-
     logging.basicConfig(level=logging.CRITICAL)
     try:
         from twinbus.lab.drill import Drill, DrillOptions
-        from twinbus.pipeline.java import find_java
     except ImportError as error:
         refuse(f"a drill needs more packages ({error.name}): pip install 'twinbus[broker,syphon]'")
     chosen = tuple(name.strip() for name in faults.split(",") if name.strip())
     _check(chosen, primary, secondary)
-    try:
-        find_java()  # said now, not after a minute
+
+    def make() -> Drill:
         options = DrillOptions(
             messages=messages,
             senders=senders,
@@ -99,12 +94,9 @@ def drill(
             keep=keep,
             certificates=tuple(str(each) for each in certificate or ()),
         )
-        result = asyncio.run(watched(Drill(options), _view, hidden=as_json))
-    except TwinbusError as error:
-        refuse(str(error))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        typer.echo("twinbus: stopped; nothing is left running", err=True)
-        raise typer.Exit(STOPPED) from None
+        return Drill(options)
+
+    result = held(make, _view, hidden=as_json)
     if as_json:
         print_json(result)
     else:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.commands.stage import print_timeline, print_verdict, watched
-from twinbus.commands.terminal import DOES_NOT_WORK, STOPPED, Json, print_json, refuse
-from twinbus.errors import TwinbusError
+from twinbus.commands.stage import held, print_timeline, print_verdict
+from twinbus.commands.terminal import DOES_NOT_WORK, Json, print_json, refuse
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,27 +40,18 @@ def soak(
 
     Example: twinbus soak --minutes 3 --seed 7 --faults kill-primary,kill-driver,disk-full-primary
     """
-    import asyncio
-
     logging.basicConfig(level=logging.CRITICAL)
     try:
         from twinbus.lab.plan import KINDS
         from twinbus.lab.soak import Soak, SoakOptions
-        from twinbus.pipeline.java import find_java
     except ImportError as error:
         refuse(
             f"a soak needs more packages ({error.name}): pip install 'twinbus[broker,syphon,lab]'"
         )
-    try:
-        find_java()  # said now, not after a minute
-        kinds = tuple(KINDS) if faults is None else tuple(map(str.strip, faults.split(",")))
-        options = SoakOptions(minutes, seed, kinds, senders, keep=keep)
-        result = asyncio.run(watched(Soak(options), _view, hidden=as_json))
-    except TwinbusError as error:
-        refuse(str(error))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        typer.echo("twinbus: stopped; nothing is left running", err=True)
-        raise typer.Exit(STOPPED) from None
+    kinds = tuple(KINDS) if faults is None else tuple(map(str.strip, faults.split(",")))
+    result = held(
+        lambda: Soak(SoakOptions(minutes, seed, kinds, senders, keep=keep)), _view, hidden=as_json
+    )
     if as_json:
         print_json(result)
     else:

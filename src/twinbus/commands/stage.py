@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
-from twinbus.commands.terminal import print_table
+from twinbus.commands.terminal import STOPPED, print_table, refuse
+from twinbus.errors import TwinbusError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,6 +64,24 @@ async def watched(act: T, view: Callable[[T], RenderableType], *, hidden: bool) 
         finally:
             watching.cancel()
             live.update(view(act))
+
+
+def held(
+    make: Callable[[], T], view: Callable[[T], RenderableType], *, hidden: bool
+) -> dict[str, Any]:
+    """Make it and run it. A mistake is a sentence; who stops it is told that nothing is left."""
+    import asyncio
+
+    from twinbus.pipeline.java import find_java
+
+    try:
+        find_java()  # said now, not after a minute
+        return asyncio.run(watched(make(), view, hidden=hidden))
+    except TwinbusError as error:
+        refuse(str(error))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        typer.echo("twinbus: stopped; nothing is left running", err=True)
+        raise typer.Exit(STOPPED) from None
 
 
 def _print_moment(moment: Moment) -> None:
