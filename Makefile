@@ -34,7 +34,7 @@ docs: setup
 # The SDK sleeps most of the time, so more workers than cores make the tests faster. All tests that
 # need Spark go to one worker (tests/conftest.py), which starts it once. Those that start a Spark of
 # their own to kill it need the cores, and come last.
-HEAVY := docs examples drill soak submit dashboard syphon syphon_dies syphon_cluster enable_syphon
+HEAVY := docs examples drill soak submit dashboard syphon syphon_dies cluster enable_syphon
 unit: setup
 	@$(BIN)/python tools/chromium.py
 	$(BIN)/pytest --numprocesses 6 $(HEAVY:%=--ignore-glob '*acceptance/test_%.py')

@@ -11,9 +11,11 @@ import hashlib
 import hmac
 import select
 import socket
+import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote_plus
 
@@ -32,6 +34,9 @@ from twinbus.amqp.performatives import ACCEPTED, Accepted, Source, Target, encod
 from twinbus.amqp.session import RECEIVER, SENDER, TRANSFER_OVERHEAD, Link
 from twinbus.amqp.types import compound, decode_plain, encode, encode_uint
 
+# RabbitMQ lets go of who says nothing for a minute.
+SIGN_OF_LIFE_S = 10
+_EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 _ACCEPTED = encode(ACCEPTED)
 _MOST_PACED = 10_000  # unanswered, so that neither side's socket fills up
 # The header section. Service Bus stores every message; others only those that say this.
@@ -82,6 +87,8 @@ class Raw:
         self._host, port = parts["Endpoint"].removeprefix("sb://").rstrip("/").split(":")
         self.socket = socket.create_connection((self._host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        patience = struct.pack("ll", SIGN_OF_LIFE_S, 0)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
         self.amqp = Connection(server=False, container_id="load", hostname=self._host)
         self._tail = b""
         self._next_id = 1  # of the next delivery; the token's was 0
@@ -111,11 +118,18 @@ class Raw:
     def step(self) -> list[Event]:
         """Write what there is to write, read once, and answer what came."""
         self.flush()
-        data = self.socket.recv(1 << 18)
-        if not data:
-            raise ConnectionError("the broker closed the connection")
-        data, self._tail = self._tail + data, b""
+        data, self._tail = self._tail + self._read(), b""
         return self._check(list(self.amqp.receive(data)))
+
+    def _read(self) -> bytes:
+        """What comes next. A broker that takes its time is told that we are still there."""
+        while True:
+            with suppress(BlockingIOError):
+                data = self.socket.recv(1 << 18)
+                if not data:
+                    raise ConnectionError("the broker closed the connection")
+                return data
+            self.socket.sendall(_EMPTY_FRAME)
 
     @staticmethod
     def _check(events: list[Event]) -> list[Event]:
@@ -228,10 +242,7 @@ class Raw:
 
     def _answered(self) -> list[tuple[int, int]]:
         """Read once: the ranges of deliveries that were accepted."""
-        data = self.socket.recv(1 << 18)
-        if not data:
-            raise ConnectionError("the broker closed the connection")
-        data = self._tail + data
+        data = self._tail + self._read()
         pos = 0
         ranges = []
         while len(data) - pos >= 8:

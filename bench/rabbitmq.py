@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from bench.load import Raw
+from bench.process import cpu_s
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_S = 120
@@ -194,13 +195,7 @@ class Rabbit:
         return total / 2**20
 
     def cpu_s(self) -> float:
-        """User and system time of all its processes so far."""
-        total = 0.0
-        for each in self.tree():
-            with suppress(psutil.Error):
-                times = each.cpu_times()
-                total += times.user + times.system
-        return total
+        return sum(cpu_s(each.pid) for each in self.tree())
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The management plugin, for a node that has it."""

@@ -340,13 +340,15 @@ def drains(
 def stopped(syphon: Running) -> Iterator[None]:
     """While the backlog is filled, the syphon must not drain it."""
     processes = syphon.tree()
-    for each in processes:
-        each.suspend()
     try:
+        for each in processes:
+            with suppress(psutil.NoSuchProcess):  # Spark's helpers come and go
+                each.suspend()
         yield
     finally:
         for each in reversed(processes):
-            each.resume()
+            with suppress(psutil.NoSuchProcess):
+                each.resume()
 
 
 def memory(secondary: Measured, syphon: Running, large: int) -> dict[str, float]:

@@ -26,7 +26,9 @@ def measure(quick: bool) -> Iterator[Result]:
     for _ in range(rounds):
         with Measured() as broker:
             raw = Raw(broker.connection_string)
-            raw.send("q", (kilobyte_message(n) for n in range(sends)), OUTSTANDING)
+            # As many as are sent later, so that what messages take of memory has been taken.
+            warming = sends * len(numbers)
+            raw.send("q", (kilobyte_message(n) for n in range(warming)), OUTSTANDING)
             held: list[Raw] = []
             for number in numbers:
                 began, start = time.perf_counter(), len(held) + 1

@@ -5,8 +5,9 @@ What it is told it adds up until the next commit or tick: so a busy broker write
 entity and operation of a batch, not one for each message.
 
 Recorded is what was served. What was refused is not, nor is what the broker does of its own accord,
-except that it forwards, which is charged. An id is read off a message as it is handed out and
-remembered with its lock, because the lock keeps no bytes of it.
+except that it forwards, which is charged, and that it gives a message up, which an audit must know.
+An id is read off a message as it is handed out and remembered with its lock, because the lock keeps
+no bytes of it.
 """
 
 from __future__ import annotations
@@ -64,9 +65,11 @@ class Bookkeeper:
         self._ledger = ledger
         self._namespace = namespace
         self._lines: dict[_Key, _Line] = {}
+        self._given_up: list[tuple[str, Letter]] = []
 
     def post(self, now_ms: int) -> None:
         """Into the ledger with what was added up since the last time."""
+        self._note_given_up()
         if not self._lines:
             return
         lines, self._lines = self._lines, {}
@@ -117,7 +120,26 @@ class Bookkeeper:
 
         return stored
 
+    def burying(self, source: str, entry: Entry, done: Done) -> Done:
+        """A callback that records a dead letter that nobody asked for, and is not charged for."""
+        letter = _letter(source, Message.parse(entry.bare))
+
+        def stored(error: Exception | None) -> None:
+            if error is None:
+                self._given_up.append((source, letter))
+            done(error)
+
+        return stored
+
+    def _note_given_up(self) -> None:
+        """After what led to it, an abandoning or a send, of which the same commit tells later."""
+        given_up, self._given_up = self._given_up, []
+        for source, letter in given_up:
+            cause = _why(Operation.DEAD_LETTER, source)
+            self._note(Operation.DEAD_LETTER, cause, source, letter, 0, charged=0)
+
     def delivered(self, queue: Queue, entry: Entry, token: bytes, *, deletes: bool) -> None:
+        self._note_given_up()  # it may be received as a dead letter
         path = queue.path
         letter = _letter(path, Message.parse(entry.bare))
         cause = _why(Operation.RECEIVE, path)

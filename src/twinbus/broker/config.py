@@ -256,11 +256,12 @@ def _namespace(item: dict[str, Any], index: int, place: Place) -> NamespaceConfi
         if "line" in str(error):
             raise
         place.refuse(error, error)
+    known: set[str] = set()
     for queue in tables(item.get("queue"), "queue", place):
-        path, at = _path(queue, namespace.queues, "queue", place)
+        path, at = _path(queue, known, "queue", place)
         namespace.queues[path] = describe(QueueDescription, queue, at)
     for topic in tables(item.get("topic"), "topic", place):
-        path, at = _path(topic, namespace.topics, "topic", place)
+        path, at = _path(topic, known, "topic", place)
         subscriptions = tables(topic.pop("subscription", None), "subscription", at)
         config = TopicConfig(describe(TopicDescription, topic, at))
         namespace.topics[path] = config
@@ -273,17 +274,16 @@ def _namespace(item: dict[str, Any], index: int, place: Place) -> NamespaceConfi
     return namespace
 
 
-def _path(
-    item: dict[str, Any], known: dict[str, Any], what: str, place: Place
-) -> tuple[str, Place]:
+def _path(item: dict[str, Any], known: set[str], what: str, place: Place) -> tuple[str, Place]:
     path = _name(item, what, place)
     place = place.named(path)
     try:
         check_path(path)
     except DescriptionError as error:
         place.refuse(error, error)
-    if path.lower() in {each.lower() for each in known}:
+    if path.lower() in known:
         place.refuse(f"the {what} '{path}' is declared twice")
+    known.add(path.lower())
     return path, place
 
 

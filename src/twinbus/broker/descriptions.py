@@ -226,13 +226,14 @@ def check_update(old: D, new: D) -> None:
 
 
 def to_json(description: Description) -> str:
-    values = asdict(description)
+    # Not asdict, which copies deeply what is never changed.
+    values = {field.name: getattr(description, field.name) for field in fields(description)}
     for name, value in values.items():
         if isinstance(value, timedelta):
             values[name] = None if value >= FOREVER else value / timedelta(milliseconds=1)
     if "access_rules" in values:
         values["access_rules"] = [
-            {**rule, "claims": sorted(rule["claims"])} for rule in values["access_rules"]
+            {**asdict(rule), "claims": sorted(rule.claims)} for rule in values["access_rules"]
         ]
     return json.dumps(values)
 

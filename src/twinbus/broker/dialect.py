@@ -616,4 +616,5 @@ def _burial(error: Error | None, entry: Entry) -> Burial:
     text = info.pop("DeadLetterErrorDescription", None)
     if error is not None and error.condition != DEAD_LETTER and reason is None:
         reason, text = error.condition, error.description
-    return Burial(entry, reason, text, {str(key): value for key, value in info.items()})
+    changes = {str(key): value for key, value in info.items()}
+    return Burial(entry, reason, text, changes, is_asked=True)

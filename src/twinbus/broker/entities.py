@@ -402,11 +402,12 @@ class Directory:
         self._creating.add(key)
         number, self._next_id = self._next_id, self._next_id + NUMBERS
         entity = self._build(number, kind, path, description, now_ms, {})
+        text = to_json(description)
         for queue, side in zip(entity.queues, (kind, "dead", "transfer"), strict=True):
             self.store.batch.run(
                 "INSERT INTO entity (id, path, kind, description, created_ms, updated_ms, "
                 "accessed_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                *(queue.entity, queue.path, side, to_json(description), now_ms, now_ms, now_ms),
+                *(queue.entity, queue.path, side, text, now_ms, now_ms, now_ms),
             )
         if rule is not None:
             self._store_rule(entity, rule, now_ms)

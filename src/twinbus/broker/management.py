@@ -127,7 +127,11 @@ def _suspend(request: Request, token: bytes, done: Done) -> None:
     reason = request.body.get("deadletter-reason")
     text = request.body.get("deadletter-description")
     changes = _changes(request)
-    request.queue.dead_letter(token, lambda entry: Burial(entry, reason, text, changes), done)
+
+    def burial(entry: Entry) -> Burial:
+        return Burial(entry, reason, text, changes, is_asked=True)
+
+    request.queue.dead_letter(token, burial, done)
 
 
 def _changes(request: Request) -> dict[str, Any]:

@@ -448,7 +448,7 @@ class Namespace:
         ):
             raise NotAllowedError(NO_SESSION)
         self.store.batch.change(entity.id).dead_lettered += 1
-        done: Done = nothing
+        done = self._noted(path, burial, nothing)
         if self.books is not None:
             done = self.books.forwarding(path, target.path, message, dead.size, done)
         self._place(target, dead, message, dead.enqueued_ms, done)
@@ -459,7 +459,12 @@ class Namespace:
         found = self.directory.find(queue.entity)
         if found is not None:
             self.store.batch.change(found[0].id).dead_lettered += 1
-        queue.put(_dead(burial, source), done or nothing)
+        queue.put(_dead(burial, source), self._noted(source, burial, done or nothing))
+
+    def _noted(self, source: str, burial: Burial, done: Done) -> Done:
+        if self.books is None or burial.is_asked:
+            return done
+        return self.books.burying(source, burial.entry, done)
 
     # -- waking
 

@@ -128,6 +128,7 @@ class Burial:
     reason: str | None
     description: str | None
     properties: Changes = field(default_factory=dict)
+    is_asked: bool = False  # by a receiver, whose settlement it is
 
 
 class Queue:

@@ -28,6 +28,8 @@ from twinbus.ledger import Keeper
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from twinbus.paired.blocking.factory import MessagingFactory
+    from twinbus.paired.blocking.manager import NamespaceManager
     from twinbus.pipeline.audit import Seen
     from twinbus.pipeline.report import Report
     from twinbus.pipeline.tables import Found
@@ -136,6 +138,13 @@ def audit(
             help="The secondary's connection string, to see what waits in the backlog.",
         ),
     ] = None,
+    peek_primary: Annotated[
+        str | None,
+        typer.Option(
+            "--peek-primary",
+            help="The primary's connection string, to see what is dead-lettered there.",
+        ),
+    ] = None,
     received: Annotated[
         bool,
         typer.Option(
@@ -163,7 +172,8 @@ def audit(
         from twinbus.pipeline.audit import Verdict, as_dict, make_audit
         from twinbus.pipeline.report import Report, audit_page
 
-        seen = _peek(peek, certificate, hidden=as_json) if peek else []
+        seen = _peek(peek, certificate) if peek else []
+        seen += _peek_dead(peek_primary, certificate) if peek_primary else []
         made = make_audit(
             spark,
             found,
@@ -261,23 +271,41 @@ def _print(document: Any) -> None:
     typer.echo(to_json(document))
 
 
-def _peek(text: str, certificate: Path | None, *, hidden: bool) -> list[Seen]:
-    from azure.core.exceptions import AzureError
-
-    from twinbus.paired.blocking.factory import MessagingFactory
-    from twinbus.paired.blocking.manager import NamespaceManager
+def _peek(text: str, certificate: Path | None) -> list[Seen]:
     from twinbus.paired.waiting import backlog_queues, waiting_ids
     from twinbus.pipeline.audit import Seen
 
     text = connection(text, "--peek", "TWINBUS_SECONDARY")
+    with _asking(text, certificate, "secondary") as (manager, client):
+        return [Seen(*each) for each in waiting_ids(client, backlog_queues(manager))]
+
+
+def _peek_dead(text: str, certificate: Path | None) -> list[Seen]:
+    from twinbus.paired.waiting import dead_ids
+    from twinbus.pipeline.audit import Seen
+
+    text = connection(text, "--peek-primary", "TWINBUS_PRIMARY")
+    with _asking(text, certificate, "primary") as (manager, client):
+        return [Seen(home, name, dead=True) for home, name in dead_ids(client, manager)]
+
+
+@contextmanager
+def _asking(
+    text: str, certificate: Path | None, which: str
+) -> Iterator[tuple[NamespaceManager, MessagingFactory]]:
+    from azure.core.exceptions import AzureError
+
+    from twinbus.paired.blocking.factory import MessagingFactory
+    from twinbus.paired.blocking.manager import NamespaceManager
+
     try:
         with (
             NamespaceManager.from_connection_string(text, **trusting(certificate, text)) as manager,
             MessagingFactory.from_connection_string(text, retry_total=1) as client,
         ):
-            return [Seen(*each) for each in waiting_ids(client, backlog_queues(manager))]
+            yield manager, client
     except AzureError as error:
-        fail(f"the secondary did not answer: {first_line(error)}")
+        fail(f"the {which} did not answer: {first_line(error)}")
 
 
 def _print_forecast(plan: Any, tier: Any, *, as_json: bool) -> None:

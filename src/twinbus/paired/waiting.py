@@ -1,4 +1,4 @@
-"""What waits in the backlog: by queue and by destination, how much and since when."""
+"""What waits in the backlog, by queue and by destination; and what is dead at home."""
 
 from __future__ import annotations
 
@@ -89,6 +89,24 @@ def waiting_ids(client: ServiceBusClient, queues: Iterable[str]) -> Iterator[tup
                     group[part[1]] = message
                     if len(group) == part[2]:
                         yield home, _id_of_parts(group), dead
+
+
+def dead_ids(client: ServiceBusClient, manager: NamespaceManager) -> Iterator[tuple[str, str]]:
+    """(queue or topic, message id) of all dead letters of a namespace. Nothing is locked."""
+    dead = ServiceBusSubQueue.DEAD_LETTER
+    for queue in manager.list_queues_runtime_properties():
+        if queue.dead_letter_message_count:
+            with client.get_queue_receiver(queue.name, sub_queue=dead) as receiver:
+                for message in _peek(receiver, None):
+                    yield queue.name, str(message.message_id)
+    for topic in manager.list_topics():
+        for found in manager.list_subscriptions_runtime_properties(topic.name):
+            if found.dead_letter_message_count:
+                with client.get_subscription_receiver(
+                    topic.name, found.name, sub_queue=dead
+                ) as receiver:
+                    for message in _peek(receiver, None):
+                        yield topic.name, str(message.message_id)
 
 
 def _id_of_parts(group: dict[int, Any]) -> str:

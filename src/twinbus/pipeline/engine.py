@@ -66,11 +66,13 @@ def is_submitted(environment: Mapping[str, str] = os.environ) -> bool:
     return "PYSPARK_GATEWAY_PORT" in environment or "PYSPARK_SUBMIT_ARGS" in environment
 
 
-def local_settings(log4j2: str, *, short_run: bool) -> dict[str, str]:
+def settings_for(master: str, log4j2: str, *, short_run: bool) -> dict[str, str]:
+    """On a cluster too the driver is a Java of this machine."""
     options = f"-Dlog4j2.configurationFile={log4j2}"
     if short_run:
         options += f" {SHORT_RUN}"
-    return {**COMMON, **LOCAL, "spark.driver.extraJavaOptions": options}
+    local = LOCAL if master.startswith("local") else {}
+    return {**COMMON, **local, "spark.driver.extraJavaOptions": options}
 
 
 def spark_session(
@@ -100,12 +102,10 @@ def spark_session(
     if is_submitted():
         return _submitted(app_name, conf or {})
     master = master or local_master()
+    log4j2 = str(files("twinbus.pipeline") / "log4j2.properties")
+    settings = settings_for(master, log4j2, short_run=short_run)
     if master.startswith("local"):
-        log4j2 = str(files("twinbus.pipeline") / "log4j2.properties")
-        settings = local_settings(log4j2, short_run=short_run)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    else:
-        settings = dict(COMMON)
     return _started(app_name, {**settings, **(conf or {}), "spark.master": master}, log)
 
 

@@ -43,3 +43,29 @@ async def test_what_waits_in_the_backlog_is_peeked_by_the_audit_parts_and_all(
         unpeeked = await asyncio.to_thread(CliRunner().invoke, app, arguments)
         assert unpeeked.exit_code == 1
         assert json.loads(unpeeked.output)["lost"] == 2
+
+
+async def test_what_the_service_gave_up_at_home_is_peeked_at_the_primary(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "ledger"
+    declared = {"orders": {"max_delivery_count": 1}}
+    async with two_brokers(tmp_path, declared) as brokers:
+        pair = await Pair("asyncio", *brokers).open(pair=False, factory={"ledger": ledger})
+        async with pair.sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage("a", message_id="poison"))
+        async with pair.receiver("orders") as receiver:
+            (message,) = await receiver.receive_messages(1, max_wait_time=10)
+            await receiver.abandon_message(message)
+        await pair.close()
+        arguments = ["audit", "--ledger", str(ledger), "--received", "--json"]
+        trusted = ["--certificate", certificate(pair.primary)]
+        peeking = ["--peek-primary", pair.primary.connection_string, *trusted]
+        alone = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        done = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, *peeking])
+    assert json.loads(alone.output)["ok"] == 1
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert (found["accepted"], found["dead"], found["ok"]) == (1, 1, 0)
+    assert [row["message_id"] for row in found["questionable"]] == ["poison"]
+    assert KEY not in done.output

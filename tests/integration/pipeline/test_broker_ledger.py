@@ -30,7 +30,15 @@ class Brokers:
 
     def __init__(self, folder: Path) -> None:
         self.ledger = folder / "ledger"
-        queues = {"orders": {}, "quick": {}, "relay": {"forward_to": "orders"}}
+        queues: dict[str, dict[str, Any]] = {
+            "orders": {},
+            "quick": {},
+            "relay": {"forward_to": "orders"},
+            "by-session": {"requires_session": True},
+            "impatient": {"max_delivery_count": 2},
+            "strict": {"forward_to": "by-session"},
+            "perishable": {"dead_lettering_on_expiration": True},
+        }
         extra = ("--ledger", str(self.ledger))
         self.processes = []
         for name, declared in (("primary", queues), ("secondary", {})):
@@ -234,6 +242,38 @@ async def test_forwarding_and_managing_are_recorded_by_the_broker_alone(
         "received from orders",
         "completed at orders",
     ]
+
+
+async def test_what_the_broker_gives_up_is_recorded_free_of_charge_and_found_dead(
+    spark: SparkSession, brokers: Brokers
+) -> None:
+    pair = await Pair("asyncio", *brokers.processes).open(
+        pair=False, factory={"ledger": brokers.ledger}
+    )
+    async with pair.sender("impatient") as sender:
+        await sender.send_messages(ServiceBusMessage("a", message_id="poison"))
+    async with pair.receiver("impatient") as receiver:
+        for _ in range(2):
+            await receiver.abandon_message((await _receive(receiver, 1))[0])
+    async with pair.sender("strict") as sender:
+        await sender.send_messages(ServiceBusMessage("b", message_id="nowhere to go"))
+    soon = timedelta(milliseconds=200)
+    async with pair.sender("perishable") as sender:
+        await sender.send_messages(ServiceBusMessage("c", message_id="old", time_to_live=soon))
+    await asyncio.sleep(2)
+    await pair.close()
+    brokers.stop()
+    dead = [row for row in brokers.rows("broker") if row["operation"] == "dead_letter"]
+    assert {(row["entity"], *row["message_ids"], row["units"]) for row in dead} == {
+        ("impatient", "poison", 0),
+        ("strict", "nowhere to go", 0),
+        ("perishable", "old", 0),
+    }
+    found = await said("audit", "--ledger", brokers.ledger, "--received", "--kept-by", "broker")
+    assert (found["accepted"], found["dead"], found["lost"]) == (3, 3, 0)
+    steps = await said("trace", "poison", "--ledger", brokers.ledger)
+    by_broker = [each["step"] for each in steps["steps"] if each["namespace"] == "contoso"]
+    assert by_broker[-2:] == ["abandoned at impatient", "dead-lettered at impatient"]
 
 
 async def test_a_ledger_that_cannot_be_written_fails_no_message(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""The syphon on a cluster of processes, from the pip package; and under spark-submit."""
+"""The syphon, the bill and the audit on a cluster of processes; and under spark-submit."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -15,11 +16,12 @@ import psutil
 import pyspark
 import pytest
 from tests.syphons import Namespaces, SyphonProcess, backlog_queues, names, until
+from tests.unit.pipeline.ledgers import Book
 
 import twinbus
 from twinbus.pipeline.java import find_java
 
-pytestmark = [pytest.mark.xdist_group("syphon-cluster"), pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(420)]
 
 SPARK = Path(pyspark.__file__).parent
 HOME: dict[str, dict[str, Any]] = {
@@ -43,6 +45,16 @@ class Cluster:
             "PYSPARK_PYTHON": sys.executable,
         }
         self.master = ""
+
+    def run(self, *arguments: object, code: int = 0) -> dict[str, Any]:
+        """A command with its driver here and its tasks on the workers; what it says as JSON."""
+        command = (sys.executable, "-m", "twinbus", *map(str, arguments), "--master", self.master)
+        done = subprocess.run(
+            [*command, "--json"], env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
 
     def start(self) -> Cluster:
         port = free_port()
@@ -113,15 +125,22 @@ def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]
     made.close()
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("spark"))
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
 def test_an_executor_killed_in_mid_drain_on_a_cluster_loses_nothing(
-    namespaces: Namespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namespaces: Namespaces, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for queue in (0, 1):
         namespaces.divert_ids("orders", names(str(queue), COUNT // 2), queue)
-    cluster = Cluster(tmp_path)
     syphon = None
     try:
-        cluster.start()
         monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         arguments = ("--master", cluster.master, "--once", "--rate", str(RATE), "--json")
         syphon = SyphonProcess(namespaces, *arguments)
@@ -138,7 +157,26 @@ def test_an_executor_killed_in_mid_drain_on_a_cluster_loses_nothing(
     finally:
         if syphon is not None:
             syphon.close()
-        cluster.close()
+
+
+def test_a_bill_and_an_audit_on_a_cluster_say_what_they_say_here(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    ledger, state = tmp_path / "ledger", tmp_path / "state"
+    with Book(ledger) as book:
+        book.send("11-17 08:00", "a", "b", "c")
+    with Book(ledger, client="another") as book:
+        book.consume("11-18 09:00", "a", "b", "c")
+        book.divert("11-18 09:00", "d")
+    kept = ("--ledger", ledger, "--state")
+    bill = cluster.run("cost", *kept, state / "cost")
+    days = {day: of["units"] for day, of in bill["by_day"].items()}
+    assert days == {"2026-11-17": 3, "2026-11-18": 7}
+    audit = cluster.run("audit", *kept, state / "audit", "--received", code=1)
+    assert (audit["accepted"], audit["ok"], audit["lost"]) == (4, 3, 1)
+    assert [row["message_id"] for row in audit["questionable"]] == ["d"]
+    # What the executors kept, the next run reads, wherever it runs.
+    assert {path.name for path in (state / "cost").glob("day=*")} == {f"day={day}" for day in days}
 
 
 def test_spark_submit_runs_the_package_itself(namespaces: Namespaces) -> None:
