@@ -83,7 +83,16 @@ class Raw:
     """
 
     def __init__(self, connection_string: str) -> None:
-        parts = parse_connection_string(connection_string)
+        self._connect(parse_connection_string(connection_string))
+        self._connection_string = connection_string
+
+    def renew(self) -> None:
+        """Begin anew. RabbitMQ counts the credit of a second receiver on a connection from where
+        the first one ended, if that had deliveries under way, and then sends nothing more."""
+        self.close()
+        self._connect(parse_connection_string(self._connection_string))
+
+    def _connect(self, parts: dict[str, str]) -> None:
         self._host, port = parts["Endpoint"].removeprefix("sb://").rstrip("/").split(":")
         self.socket = socket.create_connection((self._host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -44,7 +44,8 @@ def turn(node: Node, raw: Raw, queue: str, payloads: Sequence[bytes]) -> Turn:
     count, address = len(payloads), node.address(queue)
     start = node.cpu_s()
     sent = rate(lambda: raw.send(address, iter(payloads), OUTSTANDING))
-    middle = node.cpu_s()
+    send_us = (node.cpu_s() - start) / count * 1e6
+    raw.renew()
+    start = node.cpu_s()
     received = rate(lambda: raw.receive(address, count, OUTSTANDING))
-    end = node.cpu_s()
-    return Turn(sent, received, (middle - start) / count * 1e6, (end - middle) / count * 1e6)
+    return Turn(sent, received, send_us, (node.cpu_s() - start) / count * 1e6)

@@ -68,6 +68,7 @@ def grow(node: Node, depths: list[int] | tuple[int, ...], probe: int, growth: Gr
         raw.send(address, (kilobyte_message(n) for n in range(queued, depth)), OUTSTANDING)
         queued = depth
         memory, taken = node.rss_mb(), min(probe, depth)
+        raw.renew()
         start = node.cpu_s()
         raw.receive(address, taken, OUTSTANDING)
         middle = node.cpu_s()

@@ -35,6 +35,7 @@ def measure(quick: bool) -> Iterator[Result]:
                     count = int(rate * seconds)
                     address = node.address("q")
                     found[name][rate].append(raw.send_paced(address, payload, rate, count))
+                    raw.renew()
                     raw.receive(address, count, 500)
         for _, _, raw in sides:
             raw.close()
@@ -58,7 +59,9 @@ def curves(
             for name, by_rate in found.items()
         },
         how,
-        reason="It follows the load until the broker or the load tool has used up its core.",
+        reason="It follows the load until the broker has used up its core. Beyond that up to "
+        "10,000 messages wait unanswered, and the more of them come at once, the less often the "
+        "broker gets round to answering.",
         log_x=False,
     )
     for share, label in ((0.5, "median"), (0.99, "99th percentile")):
