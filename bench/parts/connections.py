@@ -88,5 +88,6 @@ def measure(quick: bool) -> Iterator[Result]:
         f"{sends:,} messages of 1 KB over one of them",
         due=Due.FLAT,
         log_x=False,
-        reason="so few messages are timed by a clock of 10 ms ticks that a tick shows.",
+        reason="a point is the time of some thousand messages, in which what else the machine does "
+        "shows.",
     )

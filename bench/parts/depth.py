@@ -87,8 +87,8 @@ def curves(ours: Growth, theirs: Growth, probe: int) -> Iterator[Result]:
         {OURS: list(ours.memory_mb.items()), PEER: list(theirs.memory_mb.items())},
         "resident memory of the broker's processes",
         due=Due.FLAT,
-        reason="each queued message keeps some tens of bytes in memory: where it is in the store, "
-        "so that the next is found without a query.",
+        reason="it grows while the store's page caches and the window of messages at hand fill, "
+        "and once they are full, from 100,000 on, no more.",
     )
     for name, title, values, others in (
         ("receive-by-depth", "Receive and settle", ours.receive_us, theirs.receive_us),
@@ -102,6 +102,6 @@ def curves(ours: Growth, theirs: Growth, probe: int) -> Iterator[Result]:
             {OURS: list(values.items()), PEER: list(others.items())},
             f"up to {probe:,} messages at each depth, from the front, or behind all others",
             due=Due.FLAT,
-            reason="at small depths too few messages can be timed by a clock of 10 ms ticks; at "
-            "large ones the store's pages no longer fit its cache.",
+            reason="a point is the time of a few thousand messages, in which what else the machine "
+            "does shows.",
         )

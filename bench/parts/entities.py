@@ -84,7 +84,8 @@ def measure(quick: bool) -> Iterator[Result]:
         {OURS: list(send.items())},
         f"{sends:,} messages of 1 KB to one of the queues",
         due=Due.FLAT,
-        reason="so few messages are timed by a clock of 10 ms ticks that a tick shows.",
+        reason="a point is the time of some thousand messages, in which what else the machine does "
+        "shows.",
     )
 
 

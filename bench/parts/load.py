@@ -59,9 +59,8 @@ def curves(
             for name, by_rate in found.items()
         },
         how,
-        reason="It follows the load until the broker has used up its core. Beyond that up to "
-        "10,000 messages wait unanswered, and the more of them come at once, the less often the "
-        "broker gets round to answering.",
+        reason="It follows the load until the broker has used up its core, and stays there, give "
+        "or take what else the machine does.",
         log_x=False,
     )
     for share, label in ((0.5, "median"), (0.99, "99th percentile")):
