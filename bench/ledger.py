@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 MILLION = 1_000_000
 DAYS, ENTITIES, FILES_A_DAY = 30, 50, 4
 LOST = 7
-SINGLES, LISTS = 200, 60
+SINGLES, LISTS = 400, 150
 WARM = "Spark is warm, on local[2]; from listing the files to the lines in hand"
 
 # What every row has; the rest depends on what is measured.

@@ -15,6 +15,18 @@ Written by `make bench`; nothing here is edited by hand. Every ratio is of two t
 turn in one run on one machine, so it can be repeated anywhere; the seconds cannot. A ratio above 1
 means that we are ahead, whether more or less of the unit is better. A value is the median, with the
 lowest and the highest in brackets; a ratio is the median of the rounds' own ratios."""
+AGAIN = """\
+`make bench` takes about half an hour on two cores, which should have nothing else to do. RabbitMQ
+is Debian's package: where it is missing and one is root, it is installed, and its service is not
+started.
+
+- `make bench PARTS="rabbitmq syphon"` runs only those parts again; the page keeps the last results
+  of the others, which are under `.bench/`.
+- `make bench QUICK=1` rehearses everything with small sizes and writes its page under
+  `.bench/quick/`.
+
+What must not get slower unnoticed is counted, not timed, in `make test`:
+`tests/bench/test_guard.py`."""
 QUICK = """\
 **A rehearsal with small sizes: these figures mean nothing.** `make bench` measures."""
 TABLE = "| figure | unit | ours | peer | theirs | ratio | goal |\n|---|---|---|---|---|---|---|"
@@ -43,6 +55,7 @@ def render(outcomes: Sequence[Outcome], about: Mapping[str, str], *, quick: bool
     blocks += _behind(outcomes)
     for outcome in outcomes:
         blocks += _section(outcome)
+    blocks += ["## Again", AGAIN]
     return "\n\n".join(blocks) + "\n"
 
 

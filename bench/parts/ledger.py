@@ -31,7 +31,7 @@ WALL = (
 
 def measure(quick: bool) -> Iterator[Result]:
     millions = (0.1, 0.3) if quick else (1.0, 10.0, 100.0)
-    half, rounds = (50_000, 2) if quick else (5_000_000, 9)
+    half, rounds = (50_000, 2) if quick else (5_000_000, 15)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-ledger-") as name:
         base = Path(name)
         yield from asyncio.run(measured.sending(base, rounds))

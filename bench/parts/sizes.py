@@ -91,7 +91,7 @@ def large(name: str, found: dict[str, dict[int, list[float]]], busy: list[float]
         {PEER: found[PEER][LARGE]},
         more_is_better=False,
         wall=f"the store: the broker computes for {spent:.0f} of {statistics.median(ours):.0f} us, "
-        "and a native profile of it shows SQLite's copying, summing and writing of pages, to its "
-        "log and from there to its file, as most of that; Python is a small part of so large a "
-        "message",
+        "reading and inserting in one thread and committing in another, which take turns on one "
+        "connection of SQLite's; the rest waits for the disk, to which each byte goes twice, into "
+        "the log and from there into the file",
     )

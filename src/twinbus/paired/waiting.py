@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
+from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSubQueue
 from azure.servicebus.amqp import AmqpMessageBodyType
 
 from twinbus import envelope
@@ -93,20 +93,25 @@ def waiting_ids(client: ServiceBusClient, queues: Iterable[str]) -> Iterator[tup
 
 def dead_ids(client: ServiceBusClient, manager: NamespaceManager) -> Iterator[tuple[str, str]]:
     """(queue or topic, message id) of all dead letters of a namespace. Nothing is locked."""
+    for home, opened in _dead_letter_queues(client, manager):
+        with opened as receiver:
+            for message in _peek(receiver, None):
+                yield home, str(message.message_id)
+
+
+def _dead_letter_queues(
+    client: ServiceBusClient, manager: NamespaceManager
+) -> Iterator[tuple[str, ServiceBusReceiver]]:
+    """Those that are not empty, by the queue or topic that they belong to."""
     dead = ServiceBusSubQueue.DEAD_LETTER
     for queue in manager.list_queues_runtime_properties():
         if queue.dead_letter_message_count:
-            with client.get_queue_receiver(queue.name, sub_queue=dead) as receiver:
-                for message in _peek(receiver, None):
-                    yield queue.name, str(message.message_id)
+            yield queue.name, client.get_queue_receiver(queue.name, sub_queue=dead)
     for topic in manager.list_topics():
         for found in manager.list_subscriptions_runtime_properties(topic.name):
             if found.dead_letter_message_count:
-                with client.get_subscription_receiver(
-                    topic.name, found.name, sub_queue=dead
-                ) as receiver:
-                    for message in _peek(receiver, None):
-                        yield topic.name, str(message.message_id)
+                receiver = client.get_subscription_receiver(topic.name, found.name, sub_queue=dead)
+                yield topic.name, receiver
 
 
 def _id_of_parts(group: dict[int, Any]) -> str:

@@ -14,6 +14,7 @@ from tests.brokers import KEY
 from tests.pairs import Pair, certificate, two_brokers
 from typer.testing import CliRunner
 
+from twinbus.aio import NamespaceManager
 from twinbus.cli import app
 
 
@@ -51,21 +52,35 @@ async def test_what_the_service_gave_up_at_home_is_peeked_at_the_primary(
     ledger = tmp_path / "ledger"
     declared = {"orders": {"max_delivery_count": 1}}
     async with two_brokers(tmp_path, declared) as brokers:
+        trust = certificate(brokers[0])
+        async with NamespaceManager.from_connection_string(
+            brokers[0].connection_string, connection_verify=trust
+        ) as manager:
+            await manager.create_topic("events")
+            await manager.create_subscription("events", "all", max_delivery_count=1)
         pair = await Pair("asyncio", *brokers).open(pair=False, factory={"ledger": ledger})
-        async with pair.sender("orders") as sender:
-            await sender.send_messages(ServiceBusMessage("a", message_id="poison"))
-        async with pair.receiver("orders") as receiver:
-            (message,) = await receiver.receive_messages(1, max_wait_time=10)
-            await receiver.abandon_message(message)
+        client = pair.factory
+        for sender, receiver, name in (
+            (pair.sender("orders"), pair.receiver("orders"), "poison"),
+            (
+                client.get_topic_sender("events"),
+                client.get_subscription_receiver("events", "all"),
+                "poison for some",
+            ),
+        ):
+            async with sender, receiver:
+                await sender.send_messages(ServiceBusMessage("a", message_id=name))
+                (message,) = await receiver.receive_messages(1, max_wait_time=10)
+                await receiver.abandon_message(message)
         await pair.close()
         arguments = ["audit", "--ledger", str(ledger), "--received", "--json"]
-        trusted = ["--certificate", certificate(pair.primary)]
-        peeking = ["--peek-primary", pair.primary.connection_string, *trusted]
+        peeking = ["--peek-primary", pair.primary.connection_string, "--certificate", trust]
         alone = await asyncio.to_thread(CliRunner().invoke, app, arguments)
         done = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, *peeking])
-    assert json.loads(alone.output)["ok"] == 1
+    assert json.loads(alone.output)["ok"] == 2
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
-    assert (found["accepted"], found["dead"], found["ok"]) == (1, 1, 0)
-    assert [row["message_id"] for row in found["questionable"]] == ["poison"]
+    assert (found["accepted"], found["dead"], found["ok"]) == (2, 2, 0)
+    dead = {(row["entity"], row["message_id"]) for row in found["questionable"]}
+    assert dead == {("orders", "poison"), ("events", "poison for some")}
     assert KEY not in done.output
