@@ -15,6 +15,7 @@ PARTS = (
     "paired",
     "syphon",
     "ledger",
+    "reports",
 )
 
 __all__ = ["PARTS"]
