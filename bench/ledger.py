@@ -217,7 +217,7 @@ async def kept_or_not(
         messages = 100 if what == LISTED else 1
         spared = each - watch.spent_s / count
         shares.append(spared / (each + writing_s(ledger, each, messages)))
-    by_clock = await interleaved(rounds, count, plain, noted)
+    by_clock = await interleaved(rounds, count, plain, kept(pair, act, watch.books))
     itself = await interleaved(rounds, count, plain, kept(pair, act, None))
     return [
         figure(
@@ -242,12 +242,12 @@ class Stopwatch:
     """Books that say how long it took to keep them."""
 
     def __init__(self, books: Any) -> None:
-        self._books = books
+        self.books = books
         self.spent_s = 0.0
 
     def sent(self, *args: Any, **kwargs: Any) -> None:
         began = time.perf_counter()
-        self._books.sent(*args, **kwargs)
+        self.books.sent(*args, **kwargs)
         self.spent_s += time.perf_counter() - began
 
 
