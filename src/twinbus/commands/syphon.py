@@ -151,6 +151,9 @@ def _log(verbose: bool) -> None:
     logging.getLogger("twinbus").setLevel(level)
     # What the SDK and Spark's bridge have to say about an outage, the syphon says in fewer words.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for handler in logging.getLogger().handlers:
+        # A command that was under way when Java died the bridge reports under nobody's name.
+        handler.addFilter(lambda record: record.module != "java_gateway")
     logging.getLogger("azure").setLevel(logging.DEBUG if verbose else logging.CRITICAL)
 
 
