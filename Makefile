@@ -4,7 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup drill test lint docs unit sim lock bench bench-broker bench-paired bench-syphon bench-ledger \
+# Some machines have Python compile every module anew in every process; the tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup drill test quick test-times lint docs unit sim lock bench bench-broker bench-paired bench-syphon bench-ledger \
 	generate screenshot interop clean
 
 setup: $(STAMP)
@@ -18,7 +21,22 @@ $(STAMP): requirements.lock requirements-java.lock pyproject.toml
 	@$(BIN)/python -m twinbus.pipeline.archive || echo "no archive of Spark's classes; it starts some seconds later"
 	@touch $@
 
-test: setup lint unit
+# What checks without running goes on beside the tests, which wait much of the time; its words come
+# last, and it fails the whole like any test.
+test: setup
+	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.log 2>&1 & lint=$$!; \
+	$(MAKE) --no-print-directory unit; tested=$$?; \
+	wait $$lint; linted=$$?; cat build/lint.log; \
+	exit $$((tested + linted))
+
+# What a developer runs after every change: every check that runs nothing, the tests of what is pure
+# and of the wire, and one of each kind that needs processes.
+quick: setup
+	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.log 2>&1 & lint=$$!; \
+	$(BIN)/pytest -q --numprocesses 4 $(QUICK_TESTS); tested=$$?; \
+	wait $$lint; linted=$$?; test $$linted = 0 || cat build/lint.log; \
+	exit $$((tested + linted))
+QUICK_TESTS := tests/unit tests/wire
 
 lint: setup docs
 	$(BIN)/ruff check .
@@ -31,14 +49,19 @@ lint: setup docs
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The SDK sleeps most of the time, so more workers than cores make the tests faster. All tests that
-# need Spark go to one worker (tests/conftest.py), which starts it once. Those that start a Spark of
-# their own to kill it need the cores, and come last.
-HEAVY := docs examples drill soak submit dashboard syphon syphon_dies cluster enable_syphon
+# More workers than cores, because the SDK sleeps most of the time; tests/schedule.py says who gets
+# what. The tests are compiled once, before many workers would each do it.
+WORKERS ?= 7
 unit: setup
 	@$(BIN)/python tools/chromium.py
-	$(BIN)/pytest --numprocesses 6 $(HEAVY:%=--ignore-glob '*acceptance/test_%.py')
-	$(BIN)/pytest --numprocesses 2 $(HEAVY:%=tests/acceptance/test_%.py)
+	@$(BIN)/pytest --collect-only -q > build/collected.log || { cat build/collected.log; exit 1; }
+	$(BIN)/pytest --numprocesses $(WORKERS) $(TESTS)
+
+# Where the time of the tests goes, and for tests/schedule.py what each file takes.
+test-times: setup
+	@rm -rf build/times; mkdir -p build
+	-TWINBUS_TEST_TIMES=build/times $(MAKE) --no-print-directory unit
+	$(BIN)/python tools/test_times.py build/times --write tests/seconds.json
 
 # The README's picture of the dashboard, taken in the middle of the outage that the tests rehearse.
 screenshot: setup

@@ -1,39 +1,41 @@
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
+from tests import times
 from tests.brokers import BrokerProcess
+from tests.schedule import HEAVY_TIMEOUT_S, LongestFirst, is_heavy
 from tests.worlds import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no annotations
-    """A file at a time to whoever is free, so that its broker is started once; and all tests that
-    need a Spark session, which are those in folders named pipeline, to one worker: one Java for all
-    of them. (xdist's own groups do nothing under pytest 9.2: they are appended to a name that it no
-    longer looks at.)"""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "spark" if "/pipeline/" in nodeid else nodeid.split("::")[0]
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell that starts this in the background has it ignore Ctrl-C, and so would every process
+    # that a test starts and then interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if folder := os.environ.get(times.VARIABLE):
+        config.pluginmanager.register(times.Stopwatch(Path(folder)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Six workers on two cores make Spark slow; its tests have more time than others."""
+    """More workers than cores make what is heavy slow; such tests have more time than others."""
     for item in items:
-        if "/pipeline/" in item.nodeid and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(400))
+        if is_heavy(item.nodeid.split("::")[0]) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(HEAVY_TIMEOUT_S))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
-    return SparkTogether(config, log) if config.getoption("dist") == "load" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LongestFirst | None:
+    return LongestFirst(config, log) if config.getoption("dist") == "load" else None
 
 
 @pytest.fixture(scope="session")

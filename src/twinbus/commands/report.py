@@ -22,7 +22,6 @@ from twinbus.commands.terminal import (
     refuse,
     trusting,
 )
-from twinbus.errors import first_line
 from twinbus.ledger import Keeper
 
 if TYPE_CHECKING:
@@ -295,6 +294,7 @@ def _asking(
 ) -> Iterator[tuple[NamespaceManager, MessagingFactory]]:
     from azure.core.exceptions import AzureError
 
+    from twinbus.errors import first_line
     from twinbus.paired.blocking.factory import MessagingFactory
     from twinbus.paired.blocking.manager import NamespaceManager
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import typer
 
 from twinbus.commands.terminal import STOPPED, print_table, refuse
-from twinbus.errors import TwinbusError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -72,6 +71,7 @@ def held(
     """Make it and run it. A mistake is a sentence; who stops it is told that nothing is left."""
     import asyncio
 
+    from twinbus.errors import TwinbusError
     from twinbus.pipeline.java import find_java
 
     try:
