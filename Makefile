@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Some machines have Python compile every module anew in every process; the tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup drill test quick test-times lint docs unit sim lock bench bench-broker bench-paired bench-syphon bench-ledger \
+.PHONY: setup drill test quick test-times coverage lint docs unit sim lock bench bench-broker bench-paired bench-syphon bench-ledger \
 	generate screenshot interop clean
 
 setup: $(STAMP)
@@ -62,6 +62,14 @@ test-times: setup
 	@rm -rf build/times; mkdir -p build
 	-TWINBUS_TEST_TIMES=build/times $(MAKE) --no-print-directory unit
 	$(BIN)/python tools/test_times.py build/times --write tests/seconds.json
+
+# Which lines and branches of src the tests reach, by room, processes that they start included.
+coverage: setup
+	@rm -rf build/coverage; mkdir -p build/coverage
+	-$(BIN)/coverage run -m pytest --numprocesses $(WORKERS) $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage json --quiet -o build/coverage/report.json
+	$(BIN)/python tools/rooms.py build/coverage/report.json $(ROOMS)
 
 # The README's picture of the dashboard, taken in the middle of the outage that the tests rehearse.
 screenshot: setup
