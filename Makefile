@@ -33,10 +33,9 @@ test: setup
 # and of the wire, and one of each kind that needs processes.
 quick: setup
 	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.log 2>&1 & lint=$$!; \
-	$(BIN)/pytest -q --numprocesses 4 $(QUICK_TESTS); tested=$$?; \
+	$(BIN)/pytest -q --quick --numprocesses $(WORKERS); tested=$$?; \
 	wait $$lint; linted=$$?; test $$linted = 0 || cat build/lint.log; \
 	exit $$((tested + linted))
-QUICK_TESTS := tests/unit tests/wire
 
 lint: setup docs
 	$(BIN)/ruff check .
@@ -51,7 +50,7 @@ docs: setup
 
 # More workers than cores, because the SDK sleeps most of the time; tests/schedule.py says who gets
 # what. The tests are compiled once, before many workers would each do it.
-WORKERS ?= 7
+WORKERS ?= 8
 unit: setup
 	@$(BIN)/python tools/chromium.py
 	@$(BIN)/pytest --collect-only -q > build/collected.log || { cat build/collected.log; exit 1; }

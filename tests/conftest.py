@@ -27,11 +27,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(times.Stopwatch(Path(folder)))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="unit, wire, and what is marked as quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """More workers than cores make what is heavy slow; such tests have more time than others."""
+    if config.getoption("--quick"):
+        left_out = [item for item in items if not _is_quick(item)]
+        items[:] = [item for item in items if _is_quick(item)]
+        config.hook.pytest_deselected(items=left_out)
     for item in items:
         if is_heavy(item.nodeid.split("::")[0]) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(HEAVY_TIMEOUT_S))
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    """What is pure, what is about bytes, and one of each kind that needs processes."""
+    pure = item.nodeid.startswith(("tests/unit/", "tests/wire/"))
+    return pure or item.get_closest_marker("quick") is not None
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LongestFirst | None:

@@ -1,8 +1,9 @@
 """Which worker gets which file of tests, and when.
 
 Most tests wait for the SDK, so there are more workers than cores; a file goes to one worker, so
-that its broker is started once. The files that take longest begin first (`seconds.json`, which
-`make test-times` writes), or the last of them would keep one worker busy long after the others are
+that its broker is started once. A long one that runs in both of the SDK's worlds goes to two, and a
+test that is long by itself to a third. What takes longest begins first (`seconds.json`, which
+`make test-times` writes), or the last of it would keep one worker busy long after the others are
 done. What starts a Java of its own needs the cores: only some of these run at a time, and light
 tests fill the time in which they wait.
 """
@@ -32,8 +33,11 @@ HEAVY = frozenset(
         *("soak", "submit", "syphon", "syphon_dies"),
     )
 )
+WORLDS = ("asyncio", "blocking")
 HEAVY_AT_ONCE = 3
 HEAVY_TIMEOUT_S = 400
+# A file that takes longer is shared out by world, the half of each with a broker of its own.
+LONG_S = 20.0
 
 
 def is_heavy(path: str) -> bool:
@@ -52,7 +56,7 @@ def shared_out(files: Iterable[str], seconds: dict[str, float]) -> dict[str, str
 
 
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no annotations
-    """A scope is a file, or all files that share a Spark."""
+    """A scope is what one worker gets: a file, a part of one, or all files that share a Spark."""
 
     def __init__(self, config: pytest.Config, log: Producer) -> None:
         super().__init__(config, log)
@@ -68,7 +72,12 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no a
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.split("::")[0]
-        return self._spark_of.get(path, path)
+        if is_heavy(path):
+            return self._spark_of.get(path, path)
+        if nodeid in self._seconds:
+            return nodeid
+        world = next((each for each in WORLDS if f"[{each}" in nodeid), "")
+        return path + world if self._seconds.get(path, 0.0) > LONG_S else path
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         scope = self._next_scope()
@@ -95,5 +104,11 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no a
         return scope in SPARKS or is_heavy(scope)
 
     def _length_s(self, scope: str) -> float:
-        files = [path for path, spark in self._spark_of.items() if spark == scope] or [scope]
-        return sum(self._seconds.get(path, UNKNOWN_S) for path in files)
+        files = [path for path, spark in self._spark_of.items() if spark == scope]
+        if files:
+            return sum(self._seconds.get(path, UNKNOWN_S) for path in files)
+        path = scope
+        for world in WORLDS:
+            path = path.removesuffix(world)
+        whole = self._seconds.get(path, UNKNOWN_S)
+        return whole if path == scope else whole / len(WORLDS)

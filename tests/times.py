@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,43 +19,58 @@ from typing import IO, Any
 import pytest
 
 VARIABLE = "TWINBUS_TEST_TIMES"
+LOOK_S = 0.2
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-def processor_s() -> float:
-    """Of this process, of those it has waited for, and of those that live below it."""
-    ours = os.times()
-    return (
-        ours.user + ours.system + ours.children_user + ours.children_system + _living(os.getpid())
-    )
+class Processors:
+    """The processor time of this process and of every process that was ever seen below it.
 
+    Seen by looking again and again: a process whose parent ended before it (Spark's Java, a daemon)
+    belongs to nobody's children when it ends, and what it took would be lost.
+    """
 
-def _living(pid: int) -> float:
-    total = 0.0
-    for task in _listed(f"/proc/{pid}/task"):
-        try:
-            children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
-        except OSError:  # the thread has ended meanwhile
-            continue
-        total += sum(_spent(int(child)) + _living(int(child)) for child in children)
-    return total
+    def __init__(self) -> None:
+        self._spent: dict[tuple[int, str], float] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._look, name="processors", daemon=True).start()
+
+    def spent_s(self) -> float:
+        ours = os.times()
+        with self._lock:
+            self._see(os.getpid())
+            return ours.user + ours.system + sum(self._spent.values())
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            with self._lock:
+                self._see(os.getpid())
+
+    def _see(self, pid: int) -> None:
+        for task in _listed(f"/proc/{pid}/task"):
+            for child in _read(f"/proc/{pid}/task/{task}/children").split():
+                # The name, in parentheses, may hold anything. After it: the processor time of the
+                # process is the 12th and 13th field, when it began the 20th.
+                fields = _read(f"/proc/{child}/stat").rpartition(")")[2].split()
+                if fields:
+                    spent = (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
+                    self._spent[int(child), fields[19]] = spent
+                    self._see(int(child))
 
 
 def _listed(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:
+    except OSError:  # the process has ended meanwhile
         return []
 
 
-def _spent(pid: int) -> float:
+def _read(path: str) -> str:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return Path(path).read_text()
     except OSError:
-        return 0.0
-    # The name, in parentheses, may hold anything; the four times are the 12th to 15th after it.
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return sum(map(int, fields[11:15])) / TICKS_A_SECOND
+        return ""
 
 
 class Stopwatch:
@@ -64,16 +80,17 @@ class Stopwatch:
         folder.mkdir(parents=True, exist_ok=True)
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
         self._file: IO[str] = (folder / f"{worker}-{os.getpid()}.jsonl").open("a")
+        self._processors = Processors()
 
     @contextmanager
     def _measured(self, **what: str) -> Iterator[None]:
-        began, spent = time.time(), processor_s()
+        began, spent = time.time(), self._processors.spent_s()
         yield
         row = {
             **what,
             "began": round(began, 3),
             "clock_s": round(time.time() - began, 4),
-            "processor_s": round(processor_s() - spent, 4),
+            "processor_s": round(self._processors.spent_s() - spent, 4),
         }
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()

@@ -40,6 +40,10 @@ class Awaitable:
         await asyncio.to_thread(self._inner.__exit__, *error)
 
 
+# The SDK's sender has a thread or task that sleeps a second at a time, and closing waits for it.
+NO_KEEP_ALIVE: dict[str, Any] = {"keep_alive": 0}
+
+
 class World:
     """One kind of client to one namespace. Errors come at once: the SDK's retries are off."""
 
@@ -54,7 +58,7 @@ class World:
         return made if self.kind == "asyncio" else Awaitable(made)
 
     def sender(self, queue: str, **kwargs: Any) -> Any:
-        return self._get(self.client.get_queue_sender, queue, **kwargs)
+        return self._get(self.client.get_queue_sender, queue, **NO_KEEP_ALIVE, **kwargs)
 
     def receiver(self, queue: str, **kwargs: Any) -> Any:
         return self._get(self.client.get_queue_receiver, queue, **kwargs)

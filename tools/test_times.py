@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+LONG_TEST_S = 10.0  # which a worker may have to itself
+
+
 @dataclass(frozen=True)
 class Row:
     kind: str
@@ -59,7 +62,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--most", type=int, default=60, help="rows a table")
     parser.add_argument(
-        "--write", type=Path, help="the seconds of each file, for tests/schedule.py"
+        "--write", type=Path, help="the seconds of each file and long test, for tests/schedule.py"
     )
     asked = parser.parse_args()
     rows = list(read(asked.folder))
@@ -70,6 +73,7 @@ def main() -> None:
     table("files", summed(tests, "file"), asked.most)
     if asked.write:
         lengths = {row.name: round(row.clock_s, 1) for row in summed(tests, "file")}
+        lengths |= {row.name: round(row.clock_s, 1) for row in tests if row.clock_s > LONG_TEST_S}
         asked.write.write_text(json.dumps(dict(sorted(lengths.items())), indent=1) + "\n")
     clock, processor = sum(t.clock_s for t in tests), sum(t.processor_s for t in tests)
     print(f"\n{len(tests)} tests: {clock:.0f} s by the clock, {processor:.0f} s of processors")

@@ -187,6 +187,7 @@ def test_every_acknowledged_message_is_there_once_and_in_order(mortal: BrokerPro
             assert max(there, default=0) < sender.sent
 
 
+@pytest.mark.quick
 def test_a_confirmed_completion_never_comes_back(mortal: BrokerProcess) -> None:
     print(f"TWINBUS_KILL_SEED={SEED}")
     random = Random(SEED)

@@ -110,7 +110,7 @@ def many() -> list[bytes]:
     found: list[bytes] = []
 
     @settings(
-        max_examples=60,
+        max_examples=120,
         database=None,
         derandomize=True,
         phases=[Phase.generate],

@@ -18,7 +18,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient as As
 from azure.servicebus.management import ServiceBusAdministrationClient
 from bench.load import parse_connection_string, sas_token
 from tests.brokers import BrokerProcess
-from tests.worlds import World
+from tests.worlds import NO_KEEP_ALIVE, World
 
 KINDS = ("asyncio", "blocking")
 
@@ -74,7 +74,7 @@ def _call(method: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def topic_sender(world: World, topic: str) -> Any:
-    return world._get(world.client.get_topic_sender, topic)
+    return world._get(world.client.get_topic_sender, topic, **NO_KEEP_ALIVE)
 
 
 def subscription_receiver(world: World, topic: str, subscription: str, **kwargs: Any) -> Any:

@@ -184,6 +184,7 @@ async def test_more_queues_than_a_page_are_all_listed_once(admin: Administrator)
     assert mine(await admin.list_queues()) == names[5:]
 
 
+@pytest.mark.quick
 async def test_runtime_properties_count_the_messages_of_a_queue(
     admin: Administrator, world: World
 ) -> None:

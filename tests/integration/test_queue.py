@@ -56,6 +56,7 @@ def _queue(world: World, name: str) -> str:
     return f"{name}-{world.kind}"
 
 
+@pytest.mark.quick
 async def test_completed_message_is_gone(world: World) -> None:
     queue = _queue(world, "complete")
     await world.send(queue, ServiceBusMessage(b"hello"))
@@ -99,6 +100,7 @@ async def test_message_that_fails_too_often_is_dead_lettered(world: World) -> No
     assert await world.peek(queue) == []
 
 
+@pytest.mark.quick
 async def test_deferred_message_comes_by_its_number_only(world: World) -> None:
     queue = _queue(world, "defer")
     await world.send(queue, ServiceBusMessage("one"), ServiceBusMessage("two"))

@@ -91,6 +91,7 @@ async def test_held_session_cannot_be_taken(world: World) -> None:
         assert receiver.session.session_id == "mine"
 
 
+@pytest.mark.quick
 async def test_session_state_is_kept(world: World) -> None:
     queue = f"state-{world.kind}"
     async with world.receiver(queue, session_id="s") as receiver:

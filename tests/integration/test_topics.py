@@ -89,6 +89,7 @@ COPIES = (
 # --- routing ------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 async def test_message_is_stored_once_and_seen_by_every_subscription(
     world: World, admin: Administrator, broker: BrokerProcess
 ) -> None:

@@ -54,6 +54,7 @@ async def world(request: pytest.FixtureRequest, broker: BrokerProcess) -> AsyncI
     await world.close()
 
 
+@pytest.mark.quick
 async def test_messages_are_sent_received_and_settled(world: World) -> None:
     queue = f"settle-{world.kind}"
     async with world.sender(queue) as sender:

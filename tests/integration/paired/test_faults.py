@@ -244,6 +244,7 @@ async def test_a_node_that_restarts_is_outlasted_by_the_sdks_retries(
     assert pair.seen(Diverted) == []
 
 
+@pytest.mark.quick
 async def test_an_unreachable_entity_is_diverted(pair: Pair, faults: FaultClient) -> None:
     await pair.open()
     name, sent = message()

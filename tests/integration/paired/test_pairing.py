@@ -177,6 +177,7 @@ async def test_a_credential_instead_of_a_connection_string_passes_through(pair: 
     await pair.call(factory.close)
 
 
+@pytest.mark.quick
 async def test_an_entity_that_is_not_found_is_diverted_and_another_is_untouched(
     pair: Pair,
 ) -> None:

@@ -66,6 +66,7 @@ def streamed(frame: DataFrame, checkpoint: Path) -> list[Row]:
     return found
 
 
+@pytest.mark.quick
 def test_a_batch_reads_what_is_there_under_lock(
     session: SparkSession, broker: BrokerProcess, links: Links
 ) -> None:
