@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-
 LONG_TEST_S = 10.0  # which a worker may have to itself
 
 
