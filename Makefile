@@ -30,7 +30,7 @@ test: setup
 	exit $$((tested + linted))
 
 # What a developer runs after every change: every check that runs nothing, the tests of what is pure
-# and of the wire, and one of each kind that needs processes.
+# and of the wire, and one of each kind that needs a Spark or processes.
 quick: setup
 	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.log 2>&1 & lint=$$!; \
 	$(BIN)/pytest -q --quick --numprocesses $(WORKERS); tested=$$?; \

@@ -11,7 +11,7 @@ from xdist.remote import Producer
 
 from tests import times
 from tests.brokers import BrokerProcess
-from tests.schedule import HEAVY_TIMEOUT_S, LongestFirst, is_heavy
+from tests.schedule import HEAVY_TIMEOUT_S, LongestFirst, is_heavy, starts_spark
 from tests.worlds import World
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="unit, wire, and what is marked as quick")
+    parser.addoption("--quick", action="store_true", help="only what `make quick` runs")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,9 +43,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_quick(item: pytest.Item) -> bool:
-    """What is pure, what is about bytes, and one of each kind that needs processes."""
-    pure = item.nodeid.startswith(("tests/unit/", "tests/wire/"))
-    return pure or item.get_closest_marker("quick") is not None
+    """What is pure, what is about bytes, and one of each kind that needs a Spark or processes."""
+    if item.get_closest_marker("quick") is not None:
+        return True
+    path = item.nodeid.split("::")[0]
+    return path.startswith(("tests/unit/", "tests/wire/")) and not starts_spark(item, path)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LongestFirst | None:

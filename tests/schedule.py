@@ -33,6 +33,9 @@ HEAVY = frozenset(
         *("soak", "submit", "syphon", "syphon_dies"),
     )
 )
+STARTS_ITS_OWN = frozenset(
+    f"tests/unit/pipeline/test_{name}.py" for name in ("engine", "report_commands")
+)
 WORLDS = ("asyncio", "blocking")
 HEAVY_AT_ONCE = 3
 HEAVY_TIMEOUT_S = 400
@@ -42,6 +45,12 @@ LONG_S = 20.0
 
 def is_heavy(path: str) -> bool:
     return path in HEAVY or "/pipeline/" in path
+
+
+def starts_spark(test: pytest.Item, path: str) -> bool:
+    """By the fixture or, as the commands of a report do, by themselves."""
+    fixtures: list[str] = getattr(test, "fixturenames", [])
+    return "spark" in fixtures or path in STARTS_ITS_OWN
 
 
 def shared_out(files: Iterable[str], seconds: dict[str, float]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -43,6 +44,7 @@ def one_of_each(folder: Path) -> list[Seen]:
     return [Seen("Orders", "waiting"), Seen("orders", "dead", dead=True)]
 
 
+@pytest.mark.quick
 def test_one_of_each_verdict(spark: SparkSession, tmp_path: Path) -> None:
     made = audit(spark, tmp_path, *one_of_each(tmp_path))
     assert verdicts(made) == {
