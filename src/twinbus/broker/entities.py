@@ -28,11 +28,12 @@ from twinbus.broker.descriptions import (
     to_json,
 )
 from twinbus.broker.queue import Burial, Counts, Done, Queue, QueueError
+from twinbus.broker.queue import EntityNotFoundError as EntityNotFoundError
 from twinbus.broker.rules import Rule, RuleIndex, TrueFilter
 from twinbus.broker.rules import from_json as rule_from_json
 from twinbus.broker.rules import to_json as rule_to_json
 from twinbus.broker.sessions import SessionQueue
-from twinbus.broker.store import Row, Store, StoreError
+from twinbus.broker.store import LAST_NUMBER, Row, Store, StoreError
 
 DEAD_LETTERS = "$deadletterqueue"
 TRANSFER_DEAD_LETTERS = "$transfer/$deadletterqueue"
@@ -49,10 +50,6 @@ _KINDS = {
     "topic": TopicDescription,
     "subscription": SubscriptionDescription,
 }
-
-
-class EntityNotFoundError(QueueError):
-    condition = "amqp:not-found"
 
 
 class EntityExistsError(QueueError):
@@ -96,7 +93,7 @@ class Entity:
     transfer_dead_letters: Queue
     parent: Entity | None = None
     topic: Topic | None = None
-    deleted: bool = False  # from the moment its deletion is on the way to the disk
+    deletions: int = 0  # on the way to the disk or there: one of it, one of its topic
 
     # What every send asks, worked out once.
     may_send: bool = field(init=False)
@@ -123,6 +120,19 @@ class Entity:
             and not description.requires_session
             and description.default_ttl >= FOREVER
         )
+
+    def close(self, deletions: int) -> None:
+        """Another deletion is on its way to the disk or, if negative, was refused there.
+
+        Nobody may add to it or take from it from the first on, or what they do would outlive it.
+        """
+        self.deletions += deletions
+        for queue in self.queues:
+            queue.closed = self.deleted
+
+    @property
+    def deleted(self) -> bool:
+        return self.deletions > 0
 
     @property
     def bytes(self) -> int:
@@ -179,8 +189,8 @@ class Directory:
         self._entities: dict[str, Entity] = {}
         self._queues: dict[int, tuple[Entity, Queue]] = {}
         self._sorted: dict[str, list[str]] = {"queue": [], "topic": []}
-        self._creating: set[str] = set()
-        self._next_id = NUMBERS
+        self._creating: dict[str, Entity | None] = {}
+        self._next_id = max(store.next_entity(), NUMBERS)
         self.on_update: Callable[[Entity], None] = lambda entity: None
         self._load()
 
@@ -381,11 +391,12 @@ class Directory:
                 continue
             if target.lower() == path.lower():
                 raise DescriptionError(f"'{path}' cannot forward to itself")
-            if target.lower() not in self._entities:
+            found = self._entities.get(target.lower())
+            if found is None or found.deleted:
                 raise DescriptionError(
                     f"'{path}' cannot forward to '{target}', which is not there; create it first"
                 )
-            self._entities[target.lower()].sized  # noqa: B018 (raises for a subscription)
+            found.sized  # noqa: B018 (raises for a subscription)
 
     def _create(
         self,
@@ -399,10 +410,17 @@ class Directory:
         key = path.lower()
         if key in self._entities or key in self._creating:
             raise EntityExistsError(f"The messaging entity '{self.name}/{path}' already exists.")
-        self._creating.add(key)
-        number, self._next_id = self._next_id, self._next_id + NUMBERS
+        number = self._next_id
+        if number + NUMBERS > LAST_NUMBER:
+            raise NotAllowedError(
+                f"'{self.name}' has created {number // NUMBERS} entities, which is the limit; "
+                "begin a new data folder."
+            )
+        self._next_id += NUMBERS
         entity = self._build(number, kind, path, description, now_ms, {})
+        self._creating[key] = entity
         text = to_json(description)
+        self.store.batch.run("UPDATE next_number SET entity = max(entity, ?)", self._next_id)
         for queue, side in zip(entity.queues, (kind, "dead", "transfer"), strict=True):
             self.store.batch.run(
                 "INSERT INTO entity (id, path, kind, description, created_ms, updated_ms, "
@@ -413,12 +431,7 @@ class Directory:
             self._store_rule(entity, rule, now_ms)
 
         def committed(error: StoreError | None) -> None:
-            self._creating.discard(key)
-            if error is None and entity.parent is not None and entity.parent.deleted:
-                self._delete_rows(entity)
-                self.store.submit(lambda failed: None)
-                done(EntityNotFoundError(f"The topic of '{path}' was deleted meanwhile."))
-                return
+            del self._creating[key]
             if error is None:
                 self._enlist(entity)
                 if rule is not None:
@@ -440,12 +453,12 @@ class Directory:
             raise EntityExistsError(f"The rule '{rule.name}' of '{entity.path}' already exists.")
         if len(rules) >= MAX_RULES:
             raise NotAllowedError(f"'{entity.path}' has {MAX_RULES} rules; that is the limit.")
-        self._creating.add(key)
+        self._creating[key] = None
         self._store_rule(entity, rule, now_ms)
 
         def committed(error: StoreError | None) -> None:
-            self._creating.discard(key)
-            if error is None and not entity.deleted:
+            del self._creating[key]
+            if error is None:
                 self._add_rule(entity, rule, now_ms)
             done(error)
 
@@ -460,7 +473,7 @@ class Directory:
         self._store_rule(entity, rule, created_ms)
 
         def committed(error: StoreError | None) -> None:
-            if error is None and not entity.deleted:
+            if error is None:
                 self._remove_rule(entity, old.name)
                 self._add_rule(entity, rule, created_ms)
             done(error)
@@ -473,7 +486,7 @@ class Directory:
         self._drop_stored_rule(entity, rule.name)
 
         def committed(error: StoreError | None) -> None:
-            if error is None and not entity.deleted:
+            if error is None:
                 self._remove_rule(entity, rule.name)
             done(error)
 
@@ -516,7 +529,7 @@ class Directory:
         )
 
         def committed(error: StoreError | None) -> None:
-            if error is None and not entity.deleted:
+            if error is None:
                 self._apply(entity, description, now_ms)
             done(error)
 
@@ -539,45 +552,38 @@ class Directory:
     def delete(self, path: str, done: Done) -> None:
         """Delete an entity with its messages, and a topic with its subscriptions."""
         entity = self.entity(path)
-        doomed = [entity]
-        if entity.topic is not None:
-            doomed += entity.topic.subscriptions.values()
+        doomed = [entity, *self._within(entity)]
         for each in doomed:
-            each.deleted = True  # nobody may add to it from here on, or it would outlive it
-            self._delete_rows(each)
+            each.close(1)
+            self.store.batch.drop(each.id, each.id + TRANSFER)
 
         def committed(error: StoreError | None) -> None:
             for each in doomed:
                 if error is None:
                     self._delist(each)
                 else:
-                    each.deleted = False
+                    self._reopen(each)
             done(error)
 
         self.store.submit(committed)
 
-    def _delete_rows(self, entity: Entity) -> None:
-        first, last = entity.id << 40, (entity.id + NUMBERS << 40) - 1
-        finish = self.store.batch.finish
-        finish(
-            "UPDATE body SET holders = holders - 1 WHERE id IN "
-            "(SELECT body FROM message WHERE id BETWEEN ? AND ?)",
-            *(first, last),
-        )
-        finish(
-            "DELETE FROM body WHERE holders <= 0 AND id IN "
-            "(SELECT body FROM message WHERE id BETWEEN ? AND ?)",
-            *(first, last),
-        )
-        finish("DELETE FROM message WHERE id BETWEEN ? AND ?", first, last)
-        finish("DELETE FROM rule WHERE entity = ?", entity.id)
-        finish("DELETE FROM session WHERE entity = ?", entity.id)
-        finish("DELETE FROM seen WHERE entity = ?", entity.id)
-        finish("DELETE FROM entity WHERE id BETWEEN ? AND ?", entity.id, entity.id + TRANSFER)
+    def _within(self, entity: Entity) -> list[Entity]:
+        """A topic's subscriptions, those included that are on their way to the disk."""
+        if entity.topic is None:
+            return []
+        coming = [each for each in self._creating.values() if each and each.parent is entity]
+        return [*entity.topic.subscriptions.values(), *coming]
+
+    def _reopen(self, entity: Entity) -> None:
+        entity.close(-1)
+        for queue in entity.queues:
+            self._owner.wake(queue)
 
     def _delist(self, entity: Entity) -> None:
         key = entity.path.lower()
-        self._entities.pop(key, None)
+        if self._entities.get(key) is not entity:
+            return  # its own deletion and its topic's met on the way
+        del self._entities[key]
         for queue in entity.queues:
             self._queues.pop(queue.entity, None)
         if entity.parent is not None and entity.parent.topic is not None:
@@ -591,6 +597,8 @@ class Directory:
             if at < len(keys) and keys[at] == key:
                 del keys[at]
         self._dismiss(entity, EntityNotFoundError(f"'{entity.path}' was deleted."))
+        for queue in entity.queues:
+            queue.forget()
 
     @staticmethod
     def _dismiss(entity: Entity, error: QueueError) -> None:

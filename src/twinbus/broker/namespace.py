@@ -28,6 +28,7 @@ from twinbus.amqp.message import (
     with_properties,
 )
 from twinbus.amqp.types import CodecError
+from twinbus.broker.aside import LOST
 from twinbus.broker.descriptions import FOREVER, AccessRule, Claim, Description
 from twinbus.broker.entities import Directory, Entity, EntityDisabledError, EntityNotFoundError
 from twinbus.broker.entities import NotAllowedError as NotAllowedError
@@ -127,7 +128,7 @@ class Namespace:
         self._next_housekeeping_ms = 0
         self._began_ms = 0  # the first tick says
         self._noted_ms: dict[int, int] = {}
-        self._next_body = (store.query("SELECT max(id) FROM body")[0][0] or 0) + 1
+        self._next_body = store.next_body()
         self.directory = Directory(name, store, rules, self)
         self.directory.on_update = self._updated
         for entity in self.directory.entities():
@@ -303,18 +304,10 @@ class Namespace:
             entry.session = message.properties.group_id
             if entry.session is None:
                 text = f"'{entity.path}' requires sessions, and the message names none."
-                burial = Burial(self._own(entry), NO_SESSION, text)
+                burial = Burial(entry, NO_SESSION, text)
                 self._put_dead(entity.dead_letters, entity.path, burial, done)
                 return 0
         return entity.queue.put(entry, done)
-
-    def _own(self, entry: Entry) -> Entry:
-        """The message with bytes of its own: it gives up its share of a topic's."""
-        if entry.body is None:
-            return entry
-        dropped = self.store.batch.dropped_bodies
-        dropped[entry.body] = dropped.get(entry.body, 0) + 1
-        return replace(entry, body=None)
 
     def _publish(
         self, entity: Entity, entry: Entry, message: Message, now_ms: int, done: Done
@@ -322,7 +315,6 @@ class Namespace:
         """Give each subscription its copies. The bytes that several have are stored once."""
         topic = entity.topic
         assert topic is not None
-        entry = self._own(entry)  # it may come from another topic, by way of a subscription
         as_sent: list[Entity] = []
         changed: list[tuple[Entity, Changed]] = []
         facts = read(message)
@@ -338,12 +330,9 @@ class Namespace:
                     changed.append((subscription, rewrite(message, facts, copy)))
                 except CodecError as error:
                     self._bury_filter_error(subscription, entry, f"the action failed: {error}")
-        if len(as_sent) > 1:
+        # One that comes from another topic, by way of a subscription, may share its bytes already.
+        if len(as_sent) > 1 and entry.body is None:
             entry.body, self._next_body = self._next_body, self._next_body + 1
-            self.store.batch.run(
-                "INSERT INTO body (id, holders, bare) VALUES (?, ?, ?)",
-                *(entry.body, len(as_sent), entry.bare),
-            )
         for subscription in as_sent:
             self._place(subscription, replace(entry), message, now_ms, nothing)
         for subscription, new in changed:
@@ -374,14 +363,14 @@ class Namespace:
         )
         if moved.hops > MAX_HOPS:
             text = f"The message was forwarded {MAX_HOPS} times; that is the limit."
-            burial = Burial(self._own(moved), "MaxTransferHopCountExceeded", text)
+            burial = Burial(moved, "MaxTransferHopCountExceeded", text)
             self._put_dead(source.dead_letters, source.path, burial, done)
             return 0
         try:
             target = self._forward_target(source, message)
         except QueueError as error:
             reason = type(error).__name__.removesuffix("Error")
-            burial = Burial(self._own(moved), reason, str(error))
+            burial = Burial(moved, reason, str(error))
             self._put_dead(source.transfer_dead_letters, source.path, burial, done)
             return 0
         if self.books is not None:
@@ -414,8 +403,6 @@ class Namespace:
         message.annotations = entry.annotations
         source.queue.complete(token, done)
         self.store.batch.change(source.id).completed -= 1  # by nobody who received it
-        if entry.body is not None:
-            self.store.batch.run("UPDATE body SET holders = holders + 1 WHERE id = ?", entry.body)
         self._forward(source, replace(entry), message, entry.enqueued_ms, nothing)
 
     # -- dead letters
@@ -527,6 +514,7 @@ class Namespace:
 
     def tick(self, now_ms: int) -> None:
         """Let locks expire, scheduled messages become active, and messages die of age."""
+        self._set_lost_aside(now_ms)
         for queue in list(self._holding):
             queue.expire_locks(now_ms)
             if not queue.is_held:
@@ -546,12 +534,21 @@ class Namespace:
         if self.books is not None:
             self.books.post(now_ms)
 
+    def _set_lost_aside(self, now_ms: int) -> None:
+        """Messages whose bytes the file does not have: nobody can be given them."""
+        for number, entry in self.store.take_lost():
+            found = self.directory.find(number)
+            if found is not None:
+                found[1].set_aside(entry, LOST, now_ms)
+
     def _activate(self, number: int, sequence: int, now_ms: int) -> None:
         """A scheduled message's time has come: it is placed as if it were sent now."""
         found = self.directory.find(number)
         if found is None or sequence in found[1].held:
             return
         entity, queue = found
+        if entity.deleted:
+            return
         entry = self.store.get(number, sequence)
         if entry is None or entry.state != SCHEDULED:
             return

@@ -17,7 +17,7 @@ again before younger ones that are still waiting, not before those already hande
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from twinbus.amqp.message import application_properties, with_application_properties
@@ -37,6 +37,10 @@ class QueueError(Exception):
     """The operation cannot be done; ``condition`` is AMQP's name for why."""
 
     condition = "amqp:internal-error"
+
+
+class EntityNotFoundError(QueueError):
+    condition = "amqp:not-found"
 
 
 class LockLostError(QueueError):
@@ -156,15 +160,24 @@ class Queue:
         self.consumers: list[Consumer] = []
         self.locks: dict[bytes, Lock] = {}
         self.held: dict[int, bytes] = {}
+        self.closed = False  # from when its deletion is on the way to the disk
         self._new_token = new_token
         self._bury = bury
         self._wake = wake
         self._window = Window(self._load, self._get, self.held, last_sequence)
 
+    def check_open(self) -> None:
+        if self.closed:
+            raise EntityNotFoundError(f"The messaging entity '{self.path}' was deleted.")
+
     # -- putting in
 
     def put(self, entry: Entry, done: Done) -> int:
-        """Give the message a sequence number and store it. Answers that number."""
+        """Give the message a sequence number and store it. Answers that number.
+
+        Also where it is closed: if the deletion comes about, the store has no place for the
+        message, and if the disk refuses that, the message belongs here.
+        """
         self.last_sequence = sequence = self.last_sequence + 1
         entry.sequence = sequence
         self.store.batch.insert(self.entity, entry)
@@ -186,6 +199,7 @@ class Queue:
 
     def cancel(self, sequences: list[int], done: Done) -> None:
         """Take scheduled messages back: all of them or, if one is not there, none."""
+        self.check_open()
         entries = []
         for sequence in dict.fromkeys(sequences):
             entry = self._get(sequence)
@@ -215,12 +229,19 @@ class Queue:
         consumers, self.consumers = self.consumers, []
         return consumers
 
+    def forget(self) -> None:
+        """It is deleted: there is nothing left that somebody could hold."""
+        self.locks.clear()
+        self.held.clear()
+
     @property
     def in_use(self) -> bool:
         return bool(self.consumers or self.locks)
 
     def pump(self, now_ms: int) -> None:
         """Hand out what is ready to those who want it, in turn."""
+        if self.closed:
+            return
         waiting = [consumer for consumer in self.consumers if consumer.demand() > 0]
         while waiting:
             still = []
@@ -284,7 +305,7 @@ class Queue:
         consumer.reserve(1)
 
         def committed(error: StoreError | None) -> None:
-            del self.held[entry.sequence]
+            self.held.pop(entry.sequence, None)
             consumer.reserve(-1)
             if error is None:
                 consumer.deliver(entry, token, 0)
@@ -305,8 +326,8 @@ class Queue:
     ) -> None:
         """Let another have it; a message that failed often enough is dead-lettered instead."""
         lock = self._find(token)
-        self._rewrite(lock.entry, changes)
-        self._return_or_bury(lock, lock.entry.delivery_count + 1, now_ms, done)
+        whole = self._rewrite(lock.entry, changes)
+        self._return_or_bury(lock, lock.entry.delivery_count + 1, now_ms, done, whole)
 
     def release(self, token: bytes, now_ms: int, done: Done) -> None:
         """Hand it back unseen: the delivery does not count."""
@@ -335,14 +356,14 @@ class Queue:
         self._bury(self, burial(whole))
         self._finish(lock, done, comes_back=False)
 
-    def _rewrite(self, entry: Entry, changes: Changes | None) -> None:
-        """Change application properties of a message that stays in the queue."""
+    def _rewrite(self, entry: Entry, changes: Changes | None) -> Entry | None:
+        """Change application properties; answers the message with them, if there was a change."""
         whole = self._get(entry.sequence) if changes else None
         if changes and whole is not None:
             items = {**application_properties(whole.bare), **changes}
-            bare = with_application_properties(whole.bare, items)
-            self.store.batch.rewrite(self.entity, whole, bare)
-            entry.body = None
+            whole.bare = with_application_properties(whole.bare, items)
+            self.store.batch.rewrite(self.entity, whole, whole.bare)
+        return whole
 
     def check_locks(self, tokens: list[bytes]) -> None:
         """Raise unless every one of these locks can be settled now."""
@@ -360,6 +381,7 @@ class Queue:
         return lock.until_ms
 
     def _find(self, token: bytes) -> Lock:
+        self.check_open()
         lock = self.locks.get(token)
         if lock is None or lock.busy:
             raise LockLostError(
@@ -368,15 +390,18 @@ class Queue:
             )
         return lock
 
-    def _return_or_bury(self, lock: Lock, count: int, now_ms: int, done: Done) -> None:
+    def _return_or_bury(
+        self, lock: Lock, count: int, now_ms: int, done: Done, whole: Entry | None = None
+    ) -> None:
+        """``whole`` is the message as it is from now on, if this batch changes it."""
         entry = lock.entry
         ready = entry.state == ACTIVE
         if ready and count >= self.description.max_delivery_count:
             text = f"Message could not be consumed after {count} delivery attempts."
-            self._bury_stored(entry, count, MAX_DELIVERIES, text)
+            self._bury_stored(whole or entry, count, MAX_DELIVERIES, text)
             self._finish(lock, done, comes_back=False)
         elif ready and entry.expires_ms is not None and entry.expires_ms <= now_ms:
-            self._expire_now(entry, count)
+            self._expire_now(whole or entry, count)
             self._finish(lock, done, comes_back=False)
         else:
             self.store.batch.restate(self.entity, entry, entry.state, count)
@@ -412,6 +437,8 @@ class Queue:
 
     def expire_locks(self, now_ms: int) -> None:
         """Take back what was locked and not settled in time. Sessions look after their own."""
+        if self.closed:
+            return
         late = []
         for lock in self.locks.values():
             if lock.until_ms > now_ms:
@@ -423,6 +450,8 @@ class Queue:
 
     def release_locks(self, now_ms: int) -> None:
         """Forget who holds what, as a restart does: no delivery is counted."""
+        if self.closed:
+            return
         for lock in list(self.locks.values()):
             if not lock.busy:
                 self.release(lock.token, now_ms, _ignore)
@@ -446,7 +475,7 @@ class Queue:
 
     def expire_stored(self, sequence: int) -> bool:
         """The sweep found an expired message; a locked one waits until its lock ends."""
-        if sequence in self.held:
+        if self.closed or sequence in self.held:
             return False
         entry = self._get(sequence)
         if entry is None:
@@ -461,12 +490,22 @@ class Queue:
             self.store.batch.delete(self.entity, entry)
 
     def _bury_stored(self, entry: Entry, count: int, reason: str, text: str) -> None:
-        whole = self._get(entry.sequence) or entry
-        whole.delivery_count = count
-        self._bury(self, Burial(whole, reason, text))
+        """Bury a message, which may be remembered without its bytes, as locks remember theirs."""
+        whole = entry if entry.bare else self._get(entry.sequence)
+        if whole is not None:  # or it has lost its bytes, and is set aside
+            self._bury(self, Burial(replace(whole, delivery_count=count), reason, text))
+
+    def set_aside(self, entry: Entry, reason: str, now_ms: int) -> None:
+        """Take a message out of reach for good, unless somebody holds it: then its turn comes."""
+        if self.closed or entry.sequence in self.held:
+            return
+        self.held[entry.sequence] = b""
+        self.store.batch.set_aside(self.entity, entry, reason, now_ms)
+        self.store.submit(lambda error: self._deleted([entry], error, _ignore))
 
     def purge(self, limit: int, before_ms: int, owner: Holder | None, done: Done) -> int:
         """Delete ready messages that were enqueued before a moment; answers how many."""
+        self.check_open()
         window = self._window if owner is None else owner.window
         entries: list[Entry] = []
         while len(entries) < limit:
@@ -500,6 +539,7 @@ class Queue:
         self, sequences: list[int], now_ms: int, *, deletes: bool, owner: Holder | None, done: Done
     ) -> list[tuple[Entry, bytes, int]]:
         """Lock, or delete, deferred messages: all of them or, if one is not there, none."""
+        self.check_open()
         entries = []
         for sequence in dict.fromkeys(sequences):
             entry = self._get(sequence)

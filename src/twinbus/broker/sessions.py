@@ -57,6 +57,7 @@ class SessionQueue(Queue):
 
     def accept(self, session_id: str, consumer: Consumer, now_ms: int) -> Session:
         """Hold the session of that name, whether or not it has messages."""
+        self.check_open()
         if session_id in self.sessions:
             raise SessionTakenError(
                 f"The requested session '{session_id}' of '{self.path}' cannot be accepted. "
@@ -117,11 +118,13 @@ class SessionQueue(Queue):
         del self.sessions[session.id]
         for token in list(session.tokens):
             lock = self.locks[token]
-            if not lock.busy:
+            if not lock.busy and not self.closed:
                 self.abandon(token, now_ms, _nobody_waits)
         self._wake(self)
 
     def expire_locks(self, now_ms: int) -> None:
+        if self.closed:
+            return
         for session in list(self.sessions.values()):
             if session.until_ms <= now_ms:
                 self.close_session(session, now_ms)
@@ -129,7 +132,8 @@ class SessionQueue(Queue):
                     SessionLostError(f"The session lock on '{session.id}' has expired.")
                 )
         for lock in list(self.locks.values()):
-            # The disk refused when its session closed: try again, or it would stay locked.
+            # When its session closed, the disk refused or the queue was closed: try again, or it
+            # would stay locked.
             if not lock.busy and lock.owner is not self.sessions.get(lock.entry.session or ""):
                 self.abandon(lock.token, now_ms, _nobody_waits)
 
@@ -165,6 +169,8 @@ class SessionQueue(Queue):
         self._wake(self)
 
     def pump(self, now_ms: int) -> None:
+        if self.closed:
+            return
         self._serve_waiters(now_ms)
         for session in list(self.sessions.values()):
             while session.consumer.demand() > 0:
@@ -189,6 +195,7 @@ class SessionQueue(Queue):
         return rows[0][0] if rows else None
 
     def set_state(self, session_id: str, state: bytes | None, now_ms: int, done: Done) -> None:
+        self.check_open()
         batch = self.store.batch
         if state is None:
             batch.run("DELETE FROM session WHERE entity = ? AND id = ?", self.entity, session_id)

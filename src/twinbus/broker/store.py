@@ -7,23 +7,35 @@ rolled back whole and every callback gets the error; memory only ever changes in
 
 A message's row id is ``entity << 40 | sequence number``: one integer key, so that the messages of
 an entity lie together in order, deleting a run of them is one range, and there is no index to keep
-beside the table. It leaves 2**40 messages an entity and 2**22 entities.
+beside the table. It leaves 2**40 messages an entity and 2**23 numbers for entities. A number is
+never given twice, so that nothing that an entity left can ever be another's.
 
 A queue's message keeps its bytes in its own row. A topic's message is stored once in ``body`` and
-the rows of its subscriptions share it.
+the rows of its subscriptions share it; `bodies` counts them.
+
+Memory may be behind the disk: while one batch deletes an entity, the next one, which adds to it,
+gathers already. So it is here that messages for an entity that is not there come to nothing. If
+the disk refuses the deletion, the entity is there, and has them.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from twinbus.broker import aside, bodies
+
+log = logging.getLogger("twinbus.broker")
+
 FORMAT = 1
 SEQUENCE_BITS = 40
+LAST_NUMBER = (1 << 63 - SEQUENCE_BITS) - 1
 _APPLICATION_ID = 0x54574E42  # "TWNB"
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
@@ -78,6 +90,12 @@ CREATE TABLE rule (
     created_ms INTEGER NOT NULL, PRIMARY KEY (entity, name)
 ) WITHOUT ROWID;
 """
+# What files of the first releases lack. Those releases can still open a file that has it.
+_ADDED = (
+    "CREATE TABLE next_number (entity INTEGER NOT NULL, body INTEGER NOT NULL)",
+    "INSERT INTO next_number VALUES (1, 1)",
+    aside.TABLE,
+)
 
 _INSERT = """
 INSERT INTO message (
@@ -88,6 +106,19 @@ INSERT INTO message (
 # Most messages are like most others; each column that is left to its default saves half a
 # microsecond, which is what a column costs to bind.
 _INSERT_PLAIN = "INSERT INTO message (id, enqueued_ms, size, bare) VALUES (?, ?, ?, ?)"
+_REWRITE = "UPDATE message SET bare = ?, body = NULL WHERE id = ?"
+_DELETE = "DELETE FROM message WHERE id BETWEEN ? AND ?"
+_DROPS = (
+    "DELETE FROM rule WHERE entity BETWEEN ? AND ?",
+    "DELETE FROM session WHERE entity BETWEEN ? AND ?",
+    "DELETE FROM seen WHERE entity BETWEEN ? AND ?",
+    "DELETE FROM entity WHERE id BETWEEN ? AND ?",
+)
+_COUNT = """
+UPDATE entity SET last_sequence = max(last_sequence, ?), active = active + ?,
+    deferred = deferred + ?, scheduled = scheduled + ?, bytes = bytes + ?, pings = pings + ?
+WHERE id = ?
+"""
 _SELECT = """
 SELECT message.id, state, delivery_count, enqueued_ms, expires_ms, due_ms, session, ttl_ms, flags,
     size, hops, origin_sequence, dead_source, delivery_annotations, annotations, message.body,
@@ -127,6 +158,8 @@ class Entry:
 
 
 Row = tuple[Any, ...]
+
+_BODY = -2  # of a row of `Batch.inserts`
 
 # All columns but the first and the last, which are the key and the bytes.
 _columns = attrgetter(*(column.name for column in fields(Entry)[1:-1]))
@@ -175,10 +208,12 @@ class Batch:
     inserts: list[Row] = field(default_factory=list)
     plain_inserts: list[Row] = field(default_factory=list)
     deletes: list[int] = field(default_factory=list)
+    sharing: list[int] = field(default_factory=list)  # those of the deletes that may share bytes
+    rewrites: list[tuple[bytes, int]] = field(default_factory=list)
     statements: list[tuple[str, Row]] = field(default_factory=list)
-    last: list[tuple[str, Row]] = field(default_factory=list)
+    dropped: list[tuple[int, int]] = field(default_factory=list)
     changes: dict[int, Change] = field(default_factory=dict)
-    dropped_bodies: dict[int, int] = field(default_factory=dict)
+    bodies: dict[int, bytes] = field(default_factory=dict)
     callbacks: list[Callback] = field(default_factory=list)
     size: int = 0
 
@@ -196,7 +231,9 @@ class Batch:
         if _peculiarities(entry) == _PLAIN:
             self.plain_inserts.append((key, entry.enqueued_ms, entry.size, entry.bare))
         else:
-            bare = entry.bare if entry.body is None else None
+            bare: bytes | None = entry.bare
+            if entry.body is not None:
+                self.bodies[entry.body], bare = entry.bare, None
             self.inserts.append((key, *_columns(entry), bare))
         self.size += entry.size
         change = self.change(entity)
@@ -205,11 +242,13 @@ class Batch:
         change.arrived += 1
 
     def delete(self, entity: int, entry: Entry) -> Change:
-        self.deletes.append(row_id(entity, entry.sequence))
+        """Remove a message. That it shared its bytes when it was read is no more than a hint."""
+        key = row_id(entity, entry.sequence)
+        self.deletes.append(key)
+        if entry.body is not None:
+            self.sharing.append(key)
         change = self.change(entity)
         change.add(entry.state, -1, -entry.size)
-        if entry.body is not None:
-            self.dropped_bodies[entry.body] = self.dropped_bodies.get(entry.body, 0) + 1
         return change
 
     def restate(self, entity: int, entry: Entry, state: int, delivery_count: int) -> None:
@@ -226,27 +265,26 @@ class Batch:
 
     def rewrite(self, entity: int, entry: Entry, bare: bytes) -> None:
         """Give a message other bytes of its own."""
-        self.statements.append(
-            (
-                "UPDATE message SET bare = ?, body = NULL WHERE id = ?",
-                (bare, row_id(entity, entry.sequence)),
-            )
-        )
-        if entry.body is not None:
-            self.dropped_bodies[entry.body] = self.dropped_bodies.get(entry.body, 0) + 1
+        self.rewrites.append((bare, row_id(entity, entry.sequence)))
+
+    def set_aside(self, entity: int, entry: Entry, reason: str, now_ms: int) -> None:
+        """Take a message out of reach, but keep it."""
+        key = row_id(entity, entry.sequence)
+        self.run(aside.MOVE, now_ms, reason, key, key)
+        self.delete(entity, entry)
+
+    def drop(self, first: int, last: int) -> None:
+        """Remove the entities of these numbers with all they have, whatever else the batch does."""
+        self.dropped.append((first, last))
 
     def run(self, sql: str, *values: Any) -> None:
         """Any other change, made before messages are added and removed."""
         self.statements.append((sql, values))
 
-    def finish(self, sql: str, *values: Any) -> None:
-        """A change that comes after all others of the batch."""
-        self.last.append((sql, values))
-
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
     """Neighbouring ids as ranges: consumers mostly settle in order, so there are few."""
-    ids.sort()
+    ids = sorted(set(ids))
     runs = []
     first = last = ids[0]
     for key in ids[1:]:
@@ -265,6 +303,8 @@ class Store:
         self.path = path
         self.batch = Batch()
         self.on_change: Callable[[], None] = lambda: None
+        # The rows of messages that were met without their bytes. Nobody gets to see them.
+        self.lost: set[int] = set()
         try:
             self._open()
         except sqlite3.DatabaseError as error:
@@ -304,13 +344,32 @@ class Store:
                 f"{self.path} has format version {version}; this program reads version {FORMAT}. "
                 "Use the release that wrote it, or start with an empty data folder"
             )
+        else:
+            self._put_in_order()
 
     def _create(self) -> None:
         # Wider pages hold several 1 KB messages each, which is what makes draining a queue cheap.
         self._writer.execute("PRAGMA page_size = 16384")
         self._writer.execute("PRAGMA journal_mode = WAL")
         script = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
-        self._writer.executescript(f"BEGIN; {script} {_SCHEMA} COMMIT;")
+        self._writer.executescript(f"BEGIN; {script} {_SCHEMA} {';'.join(_ADDED)}; COMMIT;")
+
+    def _put_in_order(self) -> None:
+        """Add what a file of an older release lacks, and set aside what belongs to nobody."""
+        run = self._writer.execute
+        is_old = not run("SELECT 1 FROM sqlite_master WHERE name = 'next_number'").fetchone()
+        run("BEGIN IMMEDIATE")
+        if is_old:
+            for sql in _ADDED:
+                run(sql)
+        found = aside.set_nobodys_rows_aside(self._writer)
+        if is_old and run("SELECT 1 FROM entity WHERE kind = 'subscription'").fetchone():
+            # Older releases counted who shares a body wrongly, so it is done once from the start.
+            found += aside.set_strays_aside(self._writer)
+            bodies.recount(self._writer)
+        run("COMMIT")
+        for each in found:
+            log.warning("%s: %s", self.path, each)
 
     # -- writing
 
@@ -331,38 +390,50 @@ class Store:
             run("BEGIN IMMEDIATE")
             for sql, values in batch.statements:
                 run(sql, values)
-            if batch.plain_inserts:
-                self._writer.executemany(_INSERT_PLAIN, batch.plain_inserts)
-            if batch.inserts:
-                self._writer.executemany(_INSERT, batch.inserts)
+            self._insert(batch, self._count(batch.changes))
+            if batch.rewrites:
+                bodies.release(self._writer, _runs([key for _, key in batch.rewrites]))
+                self._writer.executemany(_REWRITE, batch.rewrites)
+            if batch.sharing:
+                bodies.release(self._writer, _runs(batch.sharing))
             if batch.deletes:
-                self._writer.executemany(
-                    "DELETE FROM message WHERE id BETWEEN ? AND ?", _runs(batch.deletes)
-                )
-            self._drop_bodies(batch.dropped_bodies)
-            self._count(batch.changes)
-            for sql, values in batch.last:
-                run(sql, values)
+                self._writer.executemany(_DELETE, _runs(batch.deletes))
+            for first, last in batch.dropped:
+                self._drop(first, last)
         except (sqlite3.Error, OverflowError) as error:
             raise _translated(error) from error
 
-    def _drop_bodies(self, dropped: dict[int, int]) -> None:
-        for body, count in dropped.items():
-            self._writer.execute(
-                "UPDATE body SET holders = holders - ? WHERE id = ?", (count, body)
-            )
-            self._writer.execute("DELETE FROM body WHERE id = ? AND holders <= 0", (body,))
+    def _count(self, changes: dict[int, Change]) -> set[int]:
+        """Add to the entities' counters. Answers which of the entities are not there."""
+        gone = set()
+        for entity, c in changes.items():
+            values = (c.last_sequence, c.active, c.deferred, c.scheduled, c.bytes, c.pings, entity)
+            if not self._writer.execute(_COUNT, values).rowcount:
+                gone.add(entity)
+        return gone
 
-    def _count(self, changes: dict[int, Change]) -> None:
-        self._writer.executemany(
-            "UPDATE entity SET last_sequence = max(last_sequence, ?), active = active + ?, "
-            "deferred = deferred + ?, scheduled = scheduled + ?, bytes = bytes + ?, "
-            "pings = pings + ? WHERE id = ?",
-            [
-                (c.last_sequence, c.active, c.deferred, c.scheduled, c.bytes, c.pings, entity)
-                for entity, c in changes.items()
-            ],
-        )
+    def _insert(self, batch: Batch, gone: set[int]) -> None:
+        plain, inserts = batch.plain_inserts, batch.inserts
+        if gone:
+            plain = [row for row in plain if row[0] >> SEQUENCE_BITS not in gone]
+            inserts = [row for row in inserts if row[0] >> SEQUENCE_BITS not in gone]
+        if plain:
+            self._writer.executemany(_INSERT_PLAIN, plain)
+        if inserts:
+            self._writer.executemany(_INSERT, inserts)
+        if batch.bodies:
+            shared = [row[_BODY] for row in inserts if row[_BODY] is not None]
+            bodies.hold(self._writer, shared, batch.bodies)
+            self._writer.execute(
+                "UPDATE next_number SET body = max(body, ?)", (max(batch.bodies) + 1,)
+            )
+
+    def _drop(self, first: int, last: int) -> None:
+        run = (row_id(first, 0), row_id(last + 1, 0) - 1)
+        bodies.release(self._writer, [run])
+        self._writer.execute(_DELETE, run)
+        for sql in _DROPS:
+            self._writer.execute(sql, (first, last))
 
     def commit(self) -> None:
         """Make the open transaction durable. Blocks on the disk; safe from another thread."""
@@ -408,7 +479,13 @@ class Store:
         if not 0 <= sequence < 1 << SEQUENCE_BITS:
             return None  # a client may ask for any number; this one would be another entity's
         rows = self._read(_ONE, (row_id(entity, sequence),))
-        return next((_entry(row) for row in rows), None)
+        return next(self._whole(rows), None)
+
+    def take_lost(self) -> list[tuple[int, Entry]]:
+        """(entity, message) of those that have lost their bytes, as they are now."""
+        lost, self.lost = self.lost, set()
+        rows = [row for key in lost for row in self._read(_ONE, (key,))]
+        return [(row[0] >> SEQUENCE_BITS, _entry(row)) for row in rows]
 
     def next_session(self, entity: int, after: str) -> str | None:
         """The first session behind a name that has an active message.
@@ -459,6 +536,18 @@ class Store:
     def created_ms(self) -> int:
         return int(self._read("SELECT created_ms FROM about", ())[0][0])
 
+    def next_entity(self) -> int:
+        """The first number that no entity ever had."""
+        (given,) = self._read("SELECT entity FROM next_number", ())[0]
+        (there,) = self._read("SELECT coalesce(max(id), 0) + 1 FROM entity", ())[0]
+        return max(int(given), int(there))
+
+    def next_body(self) -> int:
+        """The first number that no shared body ever had."""
+        (given,) = self._read("SELECT body FROM next_number", ())[0]
+        (there,) = self._read("SELECT coalesce(max(id), 0) + 1 FROM body", ())[0]
+        return max(int(given), int(there))
+
     def query(self, sql: str, *values: Any) -> list[Row]:
         """Any other read."""
         return self._read(sql, values)
@@ -470,9 +559,8 @@ class Store:
     def _page(self, sql: str, values: Row, limit: int, max_bytes: int) -> list[Entry]:
         entries: list[Entry] = []
         try:
-            cursor = self._reader.execute(sql + " ORDER BY message.id LIMIT ?", (*values, limit))
-            for row in cursor:
-                entry = _entry(row)
+            cursor = self._reader.execute(sql + " ORDER BY message.id", values)
+            for entry in islice(self._whole(cursor), max(limit, 0)):
                 entries.append(entry)
                 max_bytes -= entry.size
                 if max_bytes <= 0:
@@ -481,6 +569,18 @@ class Store:
         except sqlite3.Error as error:
             raise _translated(error) from error
         return entries
+
+    def _whole(self, rows: Iterable[Row]) -> Iterator[Entry]:
+        """Rows as messages, without those that have lost their bytes, which are noted."""
+        for row in rows:
+            if row[-1] is not None:
+                yield _entry(row)
+            elif row[0] not in self.lost:
+                self.lost.add(row[0])
+                log.error(
+                    "%s: message %s of entity %s has lost its bytes, and will be set aside",
+                    *(self.path, *reversed(_split(row[0]))),
+                )
 
     def _read(self, sql: str, values: Iterable[Any]) -> list[Row]:
         try:

@@ -185,12 +185,12 @@ def test_sessions_are_found_by_age_and_by_name(store: Store) -> None:
 
 
 def test_shared_bytes_go_with_the_last_message_that_has_them(store: Store) -> None:
-    batch = inserting(entry(1, body=7), entry(2, body=7))
-    batch.run("INSERT INTO body (id, holders, bare) VALUES (7, 2, ?)", b"shared")
-    write(store, batch)
+    write(store, inserting(entry(1, body=7), entry(2, body=7)))
+    assert store.query("SELECT holders, bare FROM body") == [(2, b"x" * 10)]
+    assert store.query("SELECT DISTINCT bare FROM message") == [(None,)]
     found = store.get(QUEUE, 2)
     assert found is not None
-    assert found.bare == b"shared"
+    assert found.bare == b"x" * 10
     for number, left in ((1, 1), (2, 0)):
         batch = Batch()
         batch.delete(QUEUE, entry(number, body=7))
