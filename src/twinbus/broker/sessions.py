@@ -103,6 +103,7 @@ class SessionQueue(Queue):
         return session.until_ms
 
     def session(self, session_id: str) -> Session:
+        self.check_open()
         session = self.sessions.get(session_id)
         if session is None:
             raise SessionLostError(

@@ -106,6 +106,7 @@ INSERT INTO message (
 # Most messages are like most others; each column that is left to its default saves half a
 # microsecond, which is what a column costs to bind.
 _INSERT_PLAIN = "INSERT INTO message (id, enqueued_ms, size, bare) VALUES (?, ?, ?, ?)"
+_SHARES = "SELECT 1 FROM body UNION ALL SELECT 1 FROM entity WHERE kind = 'subscription' LIMIT 1"
 _REWRITE = "UPDATE message SET bare = ?, body = NULL WHERE id = ?"
 _DELETE = "DELETE FROM message WHERE id BETWEEN ? AND ?"
 _DROPS = (
@@ -363,7 +364,7 @@ class Store:
             for sql in _ADDED:
                 run(sql)
         found = aside.set_nobodys_rows_aside(self._writer)
-        if is_old and run("SELECT 1 FROM entity WHERE kind = 'subscription'").fetchone():
+        if is_old and run(_SHARES).fetchone():
             # Older releases counted who shares a body wrongly, so it is done once from the start.
             found += aside.set_strays_aside(self._writer)
             bodies.recount(self._writer)

@@ -108,6 +108,7 @@ CLOSED: dict[str, Callable[[Bus, SessionQueue, bytes], Any]] = {
         [1], bus.now, deletes=True, owner=None, done=quiet
     ),
     "set a session's state": lambda bus, queue, token: queue.set_state("s", b"x", bus.now, quiet),
+    "renew a session": lambda bus, queue, token: queue.renew_session("s", bus.now),
     "accept a session": lambda bus, queue, token: queue.accept("s2", Taker(1), bus.now),
     "update": lambda bus, queue, token: bus.directory.update(
         "q", QueueDescription(requires_session=True), bus.now, quiet
@@ -399,6 +400,28 @@ def test_a_store_of_the_first_release_opens_with_what_it_had_and_without_its_fau
     assert len(bus.store.query("SELECT 1 FROM aside")) == 4
     for path in ("q", "sessions", "t"):
         bus.delete(path)
+    assert bus.wrong() == {}
+    assert bus.store.query("SELECT * FROM body") == []
+    bus.close()
+
+
+def test_a_store_of_the_first_release_that_has_no_topic_any_more_is_counted_anew(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "messages.db"
+    restore(path)
+    with closing(sqlite3.connect(path)) as link:
+        # What its subscriptions shared lies in a queue to which they forwarded.
+        (queue,) = link.execute("SELECT id FROM entity WHERE path = 'q'").fetchone()
+        link.execute("UPDATE message SET id = (? << 40) + 100 + rowid % 7 WHERE body = 5", (queue,))
+        link.execute("DELETE FROM message WHERE body < 5")
+        link.execute("DELETE FROM entity WHERE id >= 9")
+        link.commit()
+    bus = Bus(tmp_path)
+    counters = bus.wrong().pop("counters that are wrong")
+    assert [row[0] for row in counters] == ["q"]  # this test's doing
+    assert bus.wrong().keys() == {"counters that are wrong"}
+    bus.delete("q")
     assert bus.wrong() == {}
     assert bus.store.query("SELECT * FROM body") == []
     bus.close()
