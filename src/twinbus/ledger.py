@@ -244,8 +244,16 @@ class Ledger:
             if self._wake.wait(self._interval_s):
                 self._ended.wait(GATHER_S)
             self._wake.clear()
+            self._flush_whatever_comes()
+        self._flush_whatever_comes()
+
+    def _flush_whatever_comes(self) -> None:
+        """The thread is the only one there is: what nobody foresaw must not end it."""
+        try:
             self.flush()
-        self.flush()
+        except Exception as error:
+            _LOGGER.exception("the ledger at %s failed", self.where)
+            self._error = repr(error)
 
     def flush(self) -> bool:
         """Write what waits; true if nothing is left. The store may make this wait."""
@@ -253,6 +261,7 @@ class Ledger:
             with self._mutex:
                 rows, self._rows = self._rows, []
             days = _by_day(rows)
+            self._drop(days.pop("", []))
             try:
                 for day in list(days):
                     self._write(day, days[day])
@@ -284,6 +293,12 @@ class Ledger:
         with self._mutex:
             self._weight -= sum(1 + len(row[_IDS]) for row in rows)
             self._written += len(rows)
+
+    def _drop(self, rows: list[Row]) -> None:
+        """Those of a time that no calendar has would be in the way of all others, for ever."""
+        with self._mutex:
+            self._dropped += len(rows)
+            self._weight -= sum(1 + len(row[_IDS]) for row in rows)
 
     def _keep(self, rows: list[Row], error: Exception) -> None:
         with self._mutex:
@@ -329,14 +344,22 @@ class Ledger:
 
 def _by_day(rows: list[Row]) -> dict[str, list[Row]]:
     days: dict[str, list[Row]] = {}
-    known: dict[int, str] = {}
+    known: dict[float, str] = {}
     for row in rows:
-        number = int(row[0] // 86_400)
+        number = row[0] // 86_400
         day = known.get(number)
         if day is None:
-            day = known[number] = datetime.fromtimestamp(row[0], UTC).date().isoformat()
+            day = known[number] = _day(row[0])
         days.setdefault(day, []).append(row)
     return days
+
+
+def _day(at: float) -> str:
+    """The date, or nothing if there is no such day."""
+    try:
+        return datetime.fromtimestamp(at, UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def _parquet(rows: list[Row], client: str, kept_by: str) -> bytes:

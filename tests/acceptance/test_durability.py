@@ -323,7 +323,7 @@ def test_a_disk_that_refuses_is_told_to_the_client_and_costs_nothing_acknowledge
         names = [str(each) for each in receiver.peek_messages(10, sequence_number=1)]
         assert names == ["0", "2", "taken"]
     log = mortal.log()
-    assert "store of 'contoso' refuses" in log
+    assert "store of 'contoso' fails" in log
     assert "store of 'contoso' is well again" in log
 
 

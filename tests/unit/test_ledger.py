@@ -366,3 +366,44 @@ def test_adding_costs_little(tmp_path: Path) -> None:
     each = (time.perf_counter() - began) / 10_000
     ledger.close()
     assert each < 100e-6, each  # about a microsecond; the rest is for a machine that is busy
+
+
+@pytest.mark.parametrize("at", [float("nan"), float("inf"), 1e300])
+def test_a_record_of_no_time_at_all_is_dropped_and_the_others_are_written(
+    tmp_path: Path, at: float
+) -> None:
+    ledger = Ledger(tmp_path, flush_interval_s=0.01)
+    ledger.add("send", "normal", "contoso", "orders", at=at)
+    end = time.monotonic() + 10
+    while not ledger.status.dropped:
+        assert time.monotonic() < end, "waited 10 s for the record to be dropped"
+        time.sleep(0.01)
+    add(ledger, "a")
+    while not ledger.status.written:
+        assert time.monotonic() < end, "waited 10 s for the next record to be written"
+        time.sleep(0.01)
+    ledger.close()
+    assert ledger.status == Status(1, 0, 1, "")
+
+
+def test_the_thread_outlives_what_nobody_foresaw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise RuntimeError("planted")
+
+    ledger = Ledger(tmp_path, flush_interval_s=0.01)
+    end = time.monotonic() + 10
+    with monkeypatch.context() as planted:
+        planted.setattr(ledger, "_say_dropped", fails)
+        add(ledger, "a")
+        while "planted" not in ledger.status.error:
+            assert time.monotonic() < end, "waited 10 s for the failure to be told"
+            time.sleep(0.01)
+    add(ledger, "b")
+    while ledger.status.written < 2:
+        assert time.monotonic() < end, "waited 10 s for the next record to be written"
+        time.sleep(0.01)
+    assert ledger.status.error == ""
+    ledger.close()
+    assert "Traceback" in caplog.text

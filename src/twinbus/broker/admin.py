@@ -4,7 +4,7 @@
             /{topic}/subscriptions                     a page of its subscriptions
             /{topic}/subscriptions/{name}/rules        a page of its rules
             /$namespaceinfo                            the namespace itself
-            /health                                    without a token: is anybody there
+            /health                                    without a token: is anybody there, and well
             /metrics                                   counters, as Prometheus reads them
             /$faults                                   see `trouble`
     GET, PUT, DELETE
@@ -219,7 +219,7 @@ class _Admin:
                 Allow=", ".join(address.methods),
             )
         if address.path == "health" and not request.headers.get("authorization"):
-            return JSONResponse({"status": "healthy", "namespace": self._name})
+            return self._health()
         trouble = self._namespace.trouble
         if trouble is not None:
             await trouble.hold(address.full)
@@ -229,6 +229,14 @@ class _Admin:
         if trouble is not None:
             await trouble.withhold(address.full)
         return response
+
+    def _health(self) -> Response:
+        whole = {"status": "healthy", "namespace": self._name}
+        failing = self._namespace.health.failures
+        if not failing:
+            return JSONResponse(whole)
+        told = [failure.as_json() for failure in failing[:MAX_PAGE]]
+        return JSONResponse({**whole, "status": "failing", "failing": told}, 503)
 
     async def _manage(self, request: Request, address: Address) -> Response:
         self._admit(request, address)

@@ -23,7 +23,7 @@ from twinbus.broker.namespace import PING
 from twinbus.broker.queue import Done, Letter, Queue
 from twinbus.broker.requests import Reply, Request
 from twinbus.broker.store import Entry
-from twinbus.ledger import Cause, Ledger, Operation, units
+from twinbus.ledger import Cause, Ledger, LedgerError, Operation, units
 
 # What a backlog queue's path has in its middle, and where its messages say where they belong.
 TRANSFER = "/x-servicebus-transfer/"
@@ -68,10 +68,18 @@ class Bookkeeper:
         self._given_up: list[tuple[str, Letter]] = []
 
     def post(self, now_ms: int) -> None:
-        """Into the ledger with what was added up since the last time."""
+        """Into the ledger with what was added up since the last time.
+
+        Raises LedgerError while the ledger cannot be written; what waits for that is kept.
+        """
         self._note_given_up()
-        if not self._lines:
-            return
+        if self._lines:
+            self._add_up(now_ms)
+        error = self._ledger.status.error
+        if error:
+            raise LedgerError(f"the ledger at {self._ledger.where} cannot be written: {error}")
+
+    def _add_up(self, now_ms: int) -> None:
         lines, self._lines = self._lines, {}
         for number, (key, line) in enumerate(lines.items()):
             self._ledger.add(
@@ -103,10 +111,11 @@ class Bookkeeper:
         ]
 
         def stored(error: Exception | None) -> None:
-            if error is None:
-                for act, size, letter in noted:
+            try:
+                for act, size, letter in noted if error is None else ():
                     self._note(act, _why(act, path), path, letter, size)
-            done(error)
+            finally:
+                done(error)  # whatever becomes of the record, its sender is told
 
         return stored
 
@@ -162,10 +171,11 @@ class Bookkeeper:
         letters = [_NOBODY if lock is None else lock.letter or _NOBODY for lock in locks]
 
         def settled(error: Exception | None) -> None:
-            if error is None:
-                for letter in letters:
+            try:
+                for letter in letters if error is None else ():
                     self._note(operation, _why(operation, queue.path), queue.path, letter, 0)
-            done(error)
+            finally:
+                done(error)
 
         return settled
 

@@ -7,7 +7,6 @@ which waits for the disk with the interpreter's lock released, goes to a thread 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +14,6 @@ from functools import partial
 
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.store import Batch, Store, StoreError
-
-log = logging.getLogger("twinbus.broker")
 
 # Senders are not read from while this much waits for the disk.
 MAX_WAITING_BYTES = 16 << 20
@@ -31,7 +28,6 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"commit-{namespace.name}")
         self._running = False
-        self._failing = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._in_flight = 0
@@ -72,45 +68,39 @@ class Committer:
             if trouble is not None:
                 commit_now = partial(_commit_late, store, trouble.commit_delay_s())
             store.apply(batch)
-        except StoreError as error:
+            commit = self._loop.run_in_executor(self._thread, commit_now)
+        except Exception as error:  # noqa: BLE001 - whatever it is, its senders are told
             self._finish(batch, error)
-            return
-        commit = self._loop.run_in_executor(self._thread, commit_now)
-        commit.add_done_callback(partial(self._committed, batch))
+        else:
+            commit.add_done_callback(partial(self._committed, batch))
 
     def _committed(self, batch: Batch, commit: asyncio.Future[None]) -> None:
-        error = commit.exception()
-        if error is not None and not isinstance(error, StoreError):
-            log.error("a commit of '%s' failed", self.namespace.name, exc_info=error)
-            error = StoreError(f"the store failed: {error!r}")
-        self._finish(batch, error)
+        self._finish(batch, commit.exception())
 
-    def _finish(self, batch: Batch, error: StoreError | None) -> None:
-        if error is not None:
-            self.namespace.store.rollback()
-        self._report(error)
+    def _finish(self, batch: Batch, error: BaseException | None) -> None:
+        """Whatever the end of a batch was, its senders are told and the next one has its turn."""
+        health, name = self.namespace.health, self.namespace.name
         self._in_flight = 0
-        try:
-            self.namespace.committed(batch, error, self._clock())
-        except Exception:
-            # One client's trouble must not stop the commits of all others.
-            log.exception("a client of '%s' could not be told of a commit", self.namespace.name)
+        if error is None:
+            health.well("store", name)
+        else:
+            health.failed("store", name, error)
+            health.attempt("rollback", name, self.namespace.store.rollback)
+        refusal = error if error is None or isinstance(error, StoreError) else _failed(error)
+        health.attempt("commit", name, self.namespace.committed, batch, refusal, self._clock())
         paused, self._paused = self._paused, []
         for resume in paused:
-            resume()
+            health.attempt("reading", name, resume)
         if self.namespace.store.batch:
             self._loop.call_soon(self._write)
         else:
             self._running = False
             self._idle.set()
 
-    def _report(self, error: StoreError | None) -> None:
-        """Say once that the disk fails, and once that it is well again."""
-        if error is not None and not self._failing:
-            log.error("store of '%s' refuses: %s", self.namespace.name, error)
-        elif error is None and self._failing:
-            log.warning("store of '%s' is well again", self.namespace.name)
-        self._failing = error is not None
+
+def _failed(error: BaseException) -> StoreError:
+    """What nobody foresaw, for those who are told of it."""
+    return StoreError(f"the store failed: {error!r}")
 
 
 def _commit_late(store: Store, delay_s: float) -> None:

@@ -156,15 +156,8 @@ class Client:
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, event)
-        self._pump()
+        self.namespace.pump(self._now_ms)
         self.touch()
-
-    def _pump(self) -> None:
-        try:
-            self.namespace.pump(self._now_ms)
-        except StoreError as error:
-            # It is tried again at the next tick; this client is not to blame.
-            log.error("store of '%s' cannot be read: %s", self.namespace.name, error)
 
     def _handle(self, event: Event) -> None:
         handler = _HANDLERS.get(type(event))
@@ -196,8 +189,9 @@ class Client:
         contexts, self._links = self._links, {}
         for context in contexts.values():
             if isinstance(context, Receiver):
-                context.close(now_ms)
-        self._pump()
+                # The others have to be let go as well, or they would be delivered to for ever.
+                self.namespace.health.attempt("goodbye", context.path, context.close, now_ms)
+        self.namespace.pump(now_ms)
 
     def _end_expired(self, now_ms: int) -> None:
         """Links whose token has expired end, and so do waits for a session that took too long."""

@@ -143,6 +143,18 @@ class Entity:
     def queues(self) -> tuple[Queue, Queue, Queue]:
         return self.queue, self.dead_letters, self.transfer_dead_letters
 
+    def is_idle(self, now_ms: int, since_ms: int) -> bool:
+        """Whether nobody has used it for as long as it allows.
+
+        ``since_ms`` is when this broker began: while there was none, nobody could use it.
+        """
+        if self.deleted or self.description.auto_delete_on_idle >= FOREVER:
+            return False
+        if self.queue.counts.scheduled or any(queue.in_use for queue in self.queues):
+            self.accessed_ms = now_ms
+        used_ms = max(self.accessed_ms, self.updated_ms, since_ms)
+        return now_ms - used_ms >= self.description.auto_delete_on_idle.total_seconds() * 1000
+
     @property
     def name(self) -> str:
         return self.path.rpartition("/")[2] if self.parent else self.path
@@ -606,22 +618,3 @@ class Directory:
         for queue in entity.queues if entity.deleted else (entity.queue,):
             for consumer in queue.dismissed():
                 consumer.lose(error)
-
-    # -- time
-
-    def idle(self, now_ms: int, since_ms: int) -> list[Entity]:
-        """Entities that nobody has used for as long as they allow.
-
-        ``since_ms`` is when this broker began: while there was none, nobody could use them.
-        """
-        found = []
-        for entity in self._entities.values():
-            if entity.deleted or entity.description.auto_delete_on_idle >= FOREVER:
-                continue
-            if entity.queue.counts.scheduled or any(queue.in_use for queue in entity.queues):
-                entity.accessed_ms = now_ms
-            used_ms = max(entity.accessed_ms, entity.updated_ms, since_ms)
-            allowed_ms = entity.description.auto_delete_on_idle.total_seconds() * 1000
-            if now_ms - used_ms >= allowed_ms:
-                found.append(entity)
-        return found

@@ -167,8 +167,8 @@ class Receiver:
         self._asking = False
 
     def close(self, now_ms: int) -> None:
-        self._count_request_over()
         self.queue.remove_consumer(self)
+        self._count_request_over()
         if isinstance(self.queue, SessionQueue):
             if self.waiter is not None:
                 self.queue.stop_waiting(self.waiter)

@@ -21,7 +21,6 @@ from twinbus.amqp.performatives import Error
 from twinbus.broker.committer import Committer
 from twinbus.broker.dialect import Client
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.store import StoreError
 
 log = logging.getLogger("twinbus.broker")
 
@@ -79,11 +78,8 @@ class AmqpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self.client.receive(data)
-        except Exception:
-            # Ours to mend, not the peer's fault: it is told, and nobody else notices.
-            log.exception("a client of '%s' met an error of the broker", self._host.namespace.name)
-            self.client.amqp.close(Error("amqp:internal-error", "The broker failed; see its log."))
-            self._flush()
+        except Exception as error:  # noqa: BLE001 - logged and counted
+            self._fail(error)
             return
         if self._host.committer.is_overloaded and self._reading:
             self._pause_reading()
@@ -97,6 +93,16 @@ class AmqpProtocol(asyncio.Protocol):
         self._transport = None
         self.client.disconnect()
 
+    def _fail(self, error: Exception) -> None:
+        """Ours to mend, not the peer's fault: it is told, and nobody else notices."""
+        self._host.note_failure(error)
+        try:
+            self.client.amqp.close(Error("amqp:internal-error", "The broker failed; see its log."))
+            self._write()
+        except Exception as worse:  # noqa: BLE001 - logged and counted
+            self._host.note_failure(worse)
+            self.abort()
+
     # -- writing
 
     def _wants_to_write(self, client: Client) -> None:
@@ -107,6 +113,12 @@ class AmqpProtocol(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._scheduled = False
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001 - logged and counted
+            self._fail(error)
+
+    def _write(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -286,17 +298,28 @@ class Host:
         while True:
             try:
                 sock, _ = await self.loop.sock_accept(listening)
-            except OSError as error:
+                self._take(sock)
+                self.namespace.health.well("accepting", self.namespace.name)
+            except Exception as error:  # noqa: BLE001 - logged and counted
                 # Out of file descriptors, most likely: those that are open go on being served.
-                log.error("'%s' cannot take a connection: %s", self.namespace.name, error)
+                self.namespace.health.failed("accepting", self.namespace.name, error)
                 await asyncio.sleep(0.1)
-                continue
-            if self.shut:
-                sock.close()
-                continue
+
+    def _take(self, sock: socket.socket) -> None:
+        if self.shut:
+            sock.close()
+            return
+        try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._spawn(self._serve(sock))
+        except Exception:
+            sock.close()
+            raise
+
+    def note_failure(self, error: Exception) -> None:
+        """A connection met an error of ours, and is closed for that."""
+        self.namespace.health.failed("connections", self.namespace.name, error)
 
     async def _serve(self, sock: socket.socket) -> None:
         """See by the first byte what the peer speaks, without taking the byte away."""
@@ -312,6 +335,9 @@ class Host:
                 await self.loop.connect_accepted_socket(lambda: self.protocol_for(first), sock)
         except (OSError, ssl.SSLError, TimeoutError) as error:
             log.info("a connection to '%s' came to nothing: %s", self.namespace.name, error)
+            sock.close()
+        except Exception as error:  # noqa: BLE001 - logged and counted
+            self.note_failure(error)
             sock.close()
         except asyncio.CancelledError:
             sock.close()
@@ -345,20 +371,25 @@ class Host:
     # -- time
 
     async def _tick(self) -> None:
+        namespace, attempt = self.namespace, self.namespace.health.attempt
         clients_at = 0.0
         while True:
             await asyncio.sleep(TICK_S)
-            try:
-                self.namespace.tick(self.clock())
-                if self.namespace.trouble is not None:
-                    self.namespace.trouble.tick(self.clock())
-            except StoreError as error:
-                log.error("store of '%s' cannot be read: %s", self.namespace.name, error)
+            attempt("time", namespace.name, namespace.tick, self.clock())
+            if namespace.trouble is not None:
+                attempt("faults", namespace.name, namespace.trouble.tick, self.clock())
             now_s = time.monotonic()
             if now_s >= clients_at:
                 clients_at = now_s + CLIENT_TICK_S
                 for protocol in list(self.protocols):
-                    protocol.tick(now_s)
+                    self._tick_client(protocol, now_s)
+
+    def _tick_client(self, protocol: Carrier, now_s: float) -> None:
+        try:
+            protocol.tick(now_s)
+        except Exception as error:  # noqa: BLE001 - logged and counted
+            self.note_failure(error)
+            protocol.abort()
 
 
 def _close(sock: socket.socket, task: asyncio.Task[None]) -> None:

@@ -13,9 +13,11 @@ causes goes into one batch, so it happens whole or not at all.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
@@ -35,10 +37,13 @@ from twinbus.broker.entities import NotAllowedError as NotAllowedError
 from twinbus.broker.queue import Burial, Done, Queue, QueueError
 from twinbus.broker.routing import Changed, read, rewrite
 from twinbus.broker.store import ACTIVE, SCHEDULED, Batch, Entry, Store, StoreError
-from twinbus.ledger import Operation
+from twinbus.health import Health
+from twinbus.ledger import LedgerError, Operation
 
 if TYPE_CHECKING:
     from twinbus.broker.bookkeeper import Bookkeeper
+
+log = logging.getLogger("twinbus.broker")
 
 Answer = Callable[[Any], None]
 
@@ -53,6 +58,8 @@ NO_SESSION = "Session ID is null."
 MAX_FORWARDING = 100
 _SWEEP = 1_000
 _HOUSEKEEPING_MS = 10_000
+# A message that could not be looked after is let be for so long, so that others have their turn.
+_RETRY_MS = 10_000
 
 
 class QuotaError(QueueError):
@@ -115,14 +122,18 @@ class Namespace:
         rules: list[AccessRule],
         *,
         new_token: Callable[[], bytes] | None = None,
+        health: Health | None = None,
     ) -> None:
         self.name = name
         self.store = store
+        self.health = health or Health(log, expected=(StoreError, LedgerError, OSError))
         self.new_token = new_token or Tokens()
         self.idle_link_ms = 0  # never, unless told otherwise
         self.trouble: Trouble | None = None  # there is one while a fault is on
         self.books: Bookkeeper | None = None  # there is one if a ledger is kept
         self._awake: dict[Queue, None] = {}
+        self._faltering: dict[Queue, None] = {}  # their turn comes again with the next tick
+        self._stuck: dict[tuple[int, int], int] = {}  # messages, and until when they are let be
         self._holding: dict[Queue, None] = {}
         self._pending_ids: dict[tuple[int, str], list[Done]] = {}
         self._next_housekeeping_ms = 0
@@ -463,32 +474,33 @@ class Namespace:
         while self._awake:
             queue = next(iter(self._awake))
             del self._awake[queue]
-            try:
-                self.pump_queue(queue, now_ms)
-            except StoreError:
-                self._awake[queue] = None  # its turn comes again when the disk can be read
-                raise
+            self.pump_queue(queue, now_ms)
 
     def pump_queue(self, queue: Queue, now_ms: int) -> None:
-        queue.pump(now_ms)
+        """Whoever asks for this is not to blame for what another's message or receiver does."""
+        try:
+            queue.pump(now_ms)
+        except Exception as error:  # noqa: BLE001 - logged, counted, and tried again
+            self.health.failed("delivery", queue.path, error)
+            self._faltering[queue] = None
         if queue.is_held:
             self._holding[queue] = None
 
     def committed(self, batch: Batch, error: StoreError | None, now_ms: int) -> None:
         """The batch is on disk, or is not: tell everybody who has a part in it."""
         if error is None:
-            self._count(batch)
-        broken: Exception | None = None
+            self.health.attempt("counting", self.name, self._count, batch)
         for callback in batch.callbacks:
             try:
                 callback(error)
-            except Exception as exception:  # noqa: BLE001 - raised below, after the others' turn
-                broken = exception
+            except Exception as broken:  # noqa: BLE001 - logged and counted; others wait to be told
+                self.health.failed("answers", self.name, broken)
         self.pump(now_ms)
+        self._post(now_ms)
+
+    def _post(self, now_ms: int) -> None:
         if self.books is not None:
-            self.books.post(now_ms)
-        if broken is not None:
-            raise broken
+            self.health.attempt("ledger", self.name, self.books.post, now_ms)
 
     def _count(self, batch: Batch) -> None:
         for number, change in batch.changes.items():
@@ -513,26 +525,66 @@ class Namespace:
     # -- time
 
     def tick(self, now_ms: int) -> None:
-        """Let locks expire, scheduled messages become active, and messages die of age."""
-        self._set_lost_aside(now_ms)
+        """Let locks expire, scheduled messages become active, and messages die of age.
+
+        What one entity or one message has wrong keeps no other from being looked after.
+        """
+        attempt = self.health.attempt
+        attempt("lost messages", self.name, self._set_lost_aside, now_ms)
         for queue in list(self._holding):
-            queue.expire_locks(now_ms)
-            if not queue.is_held:
-                del self._holding[queue]
-        for number, sequence in self.store.due(now_ms, _SWEEP):
-            self._activate(number, sequence, now_ms)
-        held = sum(len(queue.held) for queue in self._holding)
-        for number, sequence in self.store.expired(now_ms, _SWEEP + held):
-            found = self.directory.find(number)
-            if found is not None:
-                found[1].expire_stored(sequence)
+            attempt("locks", queue.path, self._expire_locks, queue, now_ms)
+        attempt("schedule", self.name, self._sweep_due, now_ms)
+        attempt("expiry", self.name, self._sweep_expired, now_ms)
         self._began_ms = self._began_ms or now_ms
         if now_ms >= self._next_housekeeping_ms:
             self._next_housekeeping_ms = now_ms + _HOUSEKEEPING_MS
-            self._keep_house(now_ms)
+            for entity in list(self.directory.entities()):
+                attempt("housekeeping", entity.path, self._keep_house, entity, now_ms)
+        self._awake |= self._faltering
+        self._faltering.clear()
         self.pump(now_ms)
-        if self.books is not None:
-            self.books.post(now_ms)
+        self._post(now_ms)
+
+    def _expire_locks(self, queue: Queue, now_ms: int) -> None:
+        queue.expire_locks(now_ms)
+        if not queue.is_held:
+            del self._holding[queue]
+
+    def _sweep_due(self, now_ms: int) -> None:
+        for number, sequence in self.store.due(now_ms, _SWEEP + len(self._stuck)):
+            self._look_after("schedule", number, sequence, self._activate, now_ms)
+
+    def _sweep_expired(self, now_ms: int) -> None:
+        most = _SWEEP + len(self._stuck) + sum(len(queue.held) for queue in self._holding)
+        for number, sequence in self.store.expired(now_ms, most):
+            self._look_after("expiry", number, sequence, self._expire_stored, now_ms)
+
+    def _look_after(
+        self,
+        what: str,
+        number: int,
+        sequence: int,
+        act: Callable[[int, int, int], None],
+        now_ms: int,
+    ) -> None:
+        """Do to a message what is due, whole or not at all, or let it be for a while."""
+        key = (number, sequence)
+        if self._stuck.get(key, 0) > now_ms:
+            return
+        try:
+            with self.store.whole():
+                act(number, sequence, now_ms)
+        except Exception as error:  # noqa: BLE001 - logged, counted, and tried again
+            self._stuck[key] = now_ms + _RETRY_MS
+            found = self.directory.find(number)
+            self.health.failed(what, self.name if found is None else found[1].path, error)
+        else:
+            self._stuck.pop(key, None)
+
+    def _expire_stored(self, number: int, sequence: int, now_ms: int) -> None:
+        found = self.directory.find(number)
+        if found is not None:
+            found[1].expire_stored(sequence)
 
     def _set_lost_aside(self, now_ms: int) -> None:
         """Messages whose bytes the file does not have: nobody can be given them."""
@@ -552,8 +604,6 @@ class Namespace:
         entry = self.store.get(number, sequence)
         if entry is None or entry.state != SCHEDULED:
             return
-        # Held until the move is on disk, so that the next look does not move it again.
-        queue.held[sequence] = b""
         self.store.batch.delete(number, entry).arrived -= 1  # it arrived when it was scheduled
         message = Message.parse(entry.bare)
         message.annotations = entry.annotations
@@ -564,22 +614,22 @@ class Namespace:
             queue.held.pop(sequence, None)
 
         self._place(entity, active, message, now_ms, done)
+        # Held until the move is on disk, so that the next look does not move it again.
+        queue.held[sequence] = b""
 
-    def _keep_house(self, now_ms: int) -> None:
-        """Forget old message ids, note who was used, and delete who was not."""
-        for entity in self.directory.entities():
-            if entity.detects_duplicates:
-                self._forget_ids(entity, now_ms)
-            if self._noted_ms.get(entity.id, entity.updated_ms) < entity.accessed_ms:
-                self._noted_ms[entity.id] = entity.accessed_ms
-                self.store.batch.run(
-                    "UPDATE entity SET accessed_ms = ? WHERE id = ?",
-                    *(entity.accessed_ms, entity.id),
-                )
-                self.store.submit(nothing)
-        for entity in self.directory.idle(now_ms, self._began_ms):
-            if not entity.deleted:
-                self.directory.delete(entity.path, nothing)
+    def _keep_house(self, entity: Entity, now_ms: int) -> None:
+        """Forget old message ids, note whether it was used, and delete it if it was not."""
+        if entity.detects_duplicates:
+            self._forget_ids(entity, now_ms)
+        if self._noted_ms.get(entity.id, entity.updated_ms) < entity.accessed_ms:
+            self._noted_ms[entity.id] = entity.accessed_ms
+            self.store.batch.run(
+                "UPDATE entity SET accessed_ms = ? WHERE id = ?",
+                *(entity.accessed_ms, entity.id),
+            )
+            self.store.submit(nothing)
+        if entity.is_idle(now_ms, self._began_ms):
+            self.directory.delete(entity.path, nothing)
 
     def _forget_ids(self, entity: Entity, now_ms: int) -> None:
         before_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
@@ -597,21 +647,27 @@ class Forwarder:
     def __init__(self, namespace: Namespace, source: Entity) -> None:
         self._namespace = namespace
         self._source = source
-        self._under_way = 0
+        self._under_way: set[bytes] = set()
 
     def demand(self) -> int:
-        return MAX_FORWARDING - self._under_way
+        return MAX_FORWARDING - len(self._under_way)
 
     def reserve(self, count: int) -> None:
         """Never asked: it locks what it takes."""
 
     def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
-        self._under_way += 1
-        self._namespace.forward_waiting(self._source, entry, token, self._moved)
+        self._under_way.add(token)
+        try:
+            with self._namespace.store.whole():
+                moved = partial(self._moved, token)
+                self._namespace.forward_waiting(self._source, entry, token, moved)
+        except BaseException:
+            self._under_way.discard(token)
+            raise
 
-    def _moved(self, error: Exception | None) -> None:
+    def _moved(self, token: bytes, error: Exception | None) -> None:
         """It is on disk in its new place, or still locked in the old one until the lock expires."""
-        self._under_way -= 1
+        self._under_way.discard(token)
         self._namespace.wake(self._source.queue)
 
     def lose(self, error: QueueError) -> None:

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from twinbus.amqp.message import application_properties, with_application_properties
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription
 from twinbus.broker.store import ACTIVE, DEFERRED, SCHEDULED, Entry, Store, StoreError
 from twinbus.broker.window import PAGE_BYTES, Window
+from twinbus.health import each
 
 Received = QueueDescription | SubscriptionDescription
 Done = Callable[[Exception | None], None]
@@ -239,30 +241,46 @@ class Queue:
         return bool(self.consumers or self.locks)
 
     def pump(self, now_ms: int) -> None:
-        """Hand out what is ready to those who want it, in turn."""
+        """Hand out what is ready to those who want it, in turn.
+
+        Who fails is passed over until the next time. The others have their turn, then it is raised.
+        """
         if self.closed:
             return
-        waiting = [consumer for consumer in self.consumers if consumer.demand() > 0]
+        waiting = list(self.consumers)
+        failed: Exception | None = None
         while waiting:
             still = []
             for consumer in waiting:
-                entry = self.take(self._window, now_ms)
-                if entry is None:
-                    return
-                self.hand(entry, consumer, now_ms)
-                if consumer.demand() > 0:
-                    still.append(consumer)
+                try:
+                    if self.serve(consumer, self._window, now_ms, once=len(waiting) > 1):
+                        still.append(consumer)
+                except StoreError:
+                    raise  # what cannot be read for one cannot be read for anybody
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failed = failed or error
             waiting = still
-            if len(waiting) == 1:
-                self._pump_one(waiting[0], now_ms)
-                return
+        if failed is not None:
+            raise failed
 
-    def _pump_one(self, consumer: Consumer, now_ms: int) -> None:
+    def serve(
+        self,
+        consumer: Consumer,
+        window: Window,
+        now_ms: int,
+        owner: Holder | None = None,
+        *,
+        once: bool = False,
+    ) -> bool:
+        """Hand one consumer what it wants, or one message of that. Whether it may want more."""
         while consumer.demand() > 0:
-            entry = self.take(self._window, now_ms)
+            entry = self.take(window, now_ms)
             if entry is None:
-                return
-            self.hand(entry, consumer, now_ms)
+                return False
+            self.hand(entry, consumer, now_ms, owner)
+            if once:
+                return True
+        return False
 
     def take(self, window: Window, now_ms: int) -> Entry | None:
         """The next message that has not expired; those that have are dealt with on the way."""
@@ -280,9 +298,13 @@ class Queue:
             self._hand_for_good(entry, consumer)
             return
         lock = self.lock(entry, now_ms, owner)
-        consumer.deliver(entry, lock.token, lock.until_ms)
-        # The bytes are on disk; keeping them here would let prefetching clients fill our memory.
-        entry.bare, entry.annotations = b"", None
+        try:
+            # If this fails the lock stands, and ends in its time: a delivery that failed, like any
+            # other, so that a message which nobody can be given is given up in the end.
+            consumer.deliver(entry, lock.token, lock.until_ms)
+        finally:
+            # The bytes are on disk; prefetching clients must not fill our memory with them.
+            entry.bare, entry.annotations = b"", None
 
     def lock(self, entry: Entry, now_ms: int, owner: Holder | None = None) -> Lock:
         until_ms = owner.until_ms if owner else now_ms + self._lock_ms
@@ -445,7 +467,13 @@ class Queue:
                 break
             if not lock.busy and lock.owner is None:
                 late.append(lock)
-        for lock in late:
+        each(partial(self.take_back, now_ms=now_ms), late)
+
+    def take_back(self, lock: Lock, now_ms: int) -> None:
+        """Nobody settled it, and nobody is told."""
+        if self.closed:
+            return
+        with self.store.whole():
             self.abandon(lock.token, now_ms, _ignore)
 
     def release_locks(self, now_ms: int) -> None:
@@ -462,9 +490,8 @@ class Queue:
 
     def expire(self, entry: Entry) -> None:
         """The message's time to live is over."""
-        token = self._new_token()
-        self.held[entry.sequence] = token
         self._expire_now(entry, entry.delivery_count)
+        self.held[entry.sequence] = self._new_token()
 
         def committed(error: StoreError | None) -> None:
             self.held.pop(entry.sequence, None)
@@ -579,5 +606,5 @@ class Queue:
 
 
 def _ignore(error: Exception | None) -> None:
-    """A lock that expired has nobody to tell. If the disk refused, the lock stands and expires
-    again at the next look."""
+    """A lock that ended by itself has nobody to tell. If the disk refused, the lock stands and
+    ends again at the next look."""

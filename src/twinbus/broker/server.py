@@ -10,6 +10,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -192,7 +193,8 @@ class Broker:
         for host in self.hosts:
             await host.stop()
             if host.namespace.books is not None:
-                host.namespace.books.post(self.clock())
+                with suppress(LedgerError):  # it says so itself when it is closed
+                    host.namespace.books.post(self.clock())
         if self._ledger is not None:
             await asyncio.to_thread(self._ledger.close)
         for file in self._locks:

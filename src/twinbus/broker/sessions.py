@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from twinbus.broker.queue import Consumer, Done, Queue, QueueError
+from twinbus.broker.queue import Consumer, Done, Lock, Queue, QueueError
 from twinbus.broker.store import Entry, Row
 from twinbus.broker.window import Window
+from twinbus.health import each
 
 # How many of the oldest messages are looked at for a free session before the index is walked.
 _OLDEST = 500
@@ -117,26 +119,31 @@ class SessionQueue(Queue):
         if self.sessions.get(session.id) is not session:
             return
         del self.sessions[session.id]
-        for token in list(session.tokens):
-            lock = self.locks[token]
-            if not lock.busy and not self.closed:
-                self.abandon(token, now_ms, _nobody_waits)
         self._wake(self)
+        self._take_back_all([self.locks[token] for token in session.tokens], now_ms)
+
+    def _take_back_all(self, locks: list[Lock], now_ms: int) -> None:
+        """If that fails, of one or by the disk, `expire_locks` tries again."""
+        each(partial(self.take_back, now_ms=now_ms), [lock for lock in locks if not lock.busy])
 
     def expire_locks(self, now_ms: int) -> None:
         if self.closed:
             return
-        for session in list(self.sessions.values()):
-            if session.until_ms <= now_ms:
-                self.close_session(session, now_ms)
-                session.consumer.lose(
-                    SessionLostError(f"The session lock on '{session.id}' has expired.")
-                )
-        for lock in list(self.locks.values()):
-            # When its session closed, the disk refused or the queue was closed: try again, or it
-            # would stay locked.
-            if not lock.busy and lock.owner is not self.sessions.get(lock.entry.session or ""):
-                self.abandon(lock.token, now_ms, _nobody_waits)
+        late = [session for session in self.sessions.values() if session.until_ms <= now_ms]
+        each(partial(self._expire, now_ms=now_ms), late)
+        # When its session closed, the disk refused or the queue was closed: try again, or it
+        # would stay locked.
+        held = self.sessions.get
+        left = [lock for lock in self.locks.values() if lock.owner is not held(_session_of(lock))]
+        self._take_back_all(left, now_ms)
+
+    def _expire(self, session: Session, now_ms: int) -> None:
+        try:
+            self.close_session(session, now_ms)
+        finally:
+            session.consumer.lose(
+                SessionLostError(f"The session lock on '{session.id}' has expired.")
+            )
 
     @property
     def is_held(self) -> bool:
@@ -173,12 +180,10 @@ class SessionQueue(Queue):
         if self.closed:
             return
         self._serve_waiters(now_ms)
-        for session in list(self.sessions.values()):
-            while session.consumer.demand() > 0:
-                entry = self.take(session.window, now_ms)
-                if entry is None:
-                    break
-                self.hand(entry, session.consumer, now_ms, session)
+        each(partial(self._serve_session, now_ms=now_ms), list(self.sessions.values()))
+
+    def _serve_session(self, session: Session, now_ms: int) -> None:
+        self.serve(session.consumer, session.window, now_ms, session)
 
     def _serve_waiters(self, now_ms: int) -> None:
         while self.waiters:
@@ -226,5 +231,5 @@ class SessionQueue(Queue):
         return [row[0] for row in rows]
 
 
-def _nobody_waits(error: Exception | None) -> None:
-    """The receiver is gone. If the disk refused, `expire_locks` tries again."""
+def _session_of(lock: Lock) -> str:
+    return lock.entry.session or ""

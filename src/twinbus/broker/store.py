@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from operator import attrgetter
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from twinbus.broker import aside, bodies
+from twinbus.health import each
 
 log = logging.getLogger("twinbus.broker")
 
@@ -198,6 +200,13 @@ class Change:
         else:
             self.scheduled += count
 
+    def absorb(self, other: Change) -> None:
+        self.last_sequence = max(self.last_sequence, other.last_sequence)
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_SUMS = tuple(column.name for column in fields(Change) if column.name != "last_sequence")
 
 Callback = Callable[[StoreError | None], None]
 
@@ -281,6 +290,17 @@ class Batch:
     def run(self, sql: str, *values: Any) -> None:
         """Any other change, made before messages are added and removed."""
         self.statements.append((sql, values))
+
+    def absorb(self, other: Batch) -> None:
+        """What another batch does comes after what this one does."""
+        for column in fields(self):
+            mine = getattr(self, column.name)
+            if isinstance(mine, list):
+                mine.extend(getattr(other, column.name))
+        self.bodies |= other.bodies
+        for entity, change in other.changes.items():
+            self.change(entity).absorb(change)
+        self.size += other.size
 
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
@@ -369,8 +389,8 @@ class Store:
             found += aside.set_strays_aside(self._writer)
             bodies.recount(self._writer)
         run("COMMIT")
-        for each in found:
-            log.warning("%s: %s", self.path, each)
+        for sentence in found:
+            log.warning("%s: %s", self.path, sentence)
 
     # -- writing
 
@@ -379,6 +399,24 @@ class Store:
         self.batch.callbacks.append(callback)
         if len(self.batch.callbacks) == 1:
             self.on_change()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is added to the batch in here is in it whole or, if something raises, not at all.
+
+        Then those who asked to be told are told at once, as if the disk had refused it, so that
+        memory is as it was too.
+        """
+        batch, self.batch = self.batch, Batch()
+        try:
+            yield
+        except BaseException as error:
+            part, self.batch = self.batch, batch
+            undone = StoreError(f"it could not be done: {error!r}")
+            each(lambda callback: callback(undone), part.callbacks)
+            raise
+        part, self.batch = self.batch, batch
+        batch.absorb(part)
 
     def take_batch(self) -> Batch:
         batch, self.batch = self.batch, Batch()
@@ -445,13 +483,14 @@ class Store:
 
     def rollback(self) -> None:
         """Forget the open transaction, whatever state the failure left it in."""
-        if self._writer.in_transaction:
-            try:
+        try:
+            if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
-            except sqlite3.Error:
-                # A connection that cannot even roll back is replaced; SQLite drops its work.
-                self._writer.close()
-                self._writer = self._connect()
+        except sqlite3.Error:
+            # A connection that cannot even roll back is replaced; SQLite drops its work. If there
+            # is no other to be had just now, the next batch fails too, and this is tried again.
+            self._writer.close()
+            self._writer = self._connect()
 
     # -- reading
 

@@ -34,6 +34,7 @@ from twinbus.broker.listener import Host
 from twinbus.broker.namespace import Answer
 from twinbus.broker.queue import QueueError
 from twinbus.broker.store import StoreError
+from twinbus.health import each
 
 log = logging.getLogger("twinbus.broker")
 
@@ -98,10 +99,11 @@ class Trouble:
     def tick(self, now_ms: int) -> None:
         for fault in self._faults.expire(now_ms):
             log.warning("fault %d of '%s' is over", fault.id, self._namespace.name)
-        for fault in self._faults:
-            if "every_s" in fault.settings and now_ms >= fault.again_ms:
-                self.strike(fault)
-        self._settle_down()
+        again = [f for f in self._faults if "every_s" in f.settings and now_ms >= f.again_ms]
+        try:
+            each(self.strike, again)
+        finally:
+            self._settle_down()
 
     def _settle_down(self) -> None:
         """Bring the host to the state that the faults which are on ask for."""

@@ -37,6 +37,8 @@ class WebSocketCarrier:
             await self._read()
         except (WebSocketDisconnect, asyncio.CancelledError):
             pass  # the peer left, or the broker stops
+        except Exception as error:  # noqa: BLE001 - logged and counted
+            self._host.note_failure(error)
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
@@ -60,10 +62,16 @@ class WebSocketCarrier:
         return bytes(data)
 
     async def _write(self) -> None:
-        while True:
-            await self._output.wait()
-            self._output.clear()
-            await self._send()
+        try:
+            while True:
+                await self._output.wait()
+                self._output.clear()
+                await self._send()
+        except WebSocketDisconnect:
+            self.abort()
+        except Exception as error:  # noqa: BLE001 - logged and counted
+            self._host.note_failure(error)
+            self.abort()  # or it would go on listening to one who hears nothing
 
     async def _send(self) -> None:
         # Not writable while a message is under way: what a slow peer can make us hold is bounded.

@@ -8,6 +8,7 @@ disk one after the other, in virtual time.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Burial, Done, LockLostError, Queue, QueueError
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
 from twinbus.broker.store import Batch, Entry, Store, StoreError
+from twinbus.health import Health
 from twinbus.lab.simulation.clock import START_MS, Clock
 
 # The broker looks at its clock four times a second. Here it does so when a lock is due to end, and
@@ -80,6 +82,13 @@ class Disk(Store):
         except StoreError:
             self.rollback()
             raise
+
+
+class Unforgiving(Health):
+    """What a broker would log and outlive is a bug that a world is to show."""
+
+    def failed(self, what: str, entity: str, error: BaseException) -> None:
+        raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +180,7 @@ class Node:
         self.disk.on_change = lambda: None
         rules = [root_rule("key")]
         self.namespace = self._kind(self.name, self.disk, rules, new_token=self._new_token)
+        self.namespace.health = Unforgiving(logging.getLogger(__name__))
         self.disk.on_change = self._request
 
     def _new_token(self) -> bytes:
