@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -25,9 +26,13 @@ from twinbus.dashboard.books import Books
 from twinbus.dashboard.chronicle import Chronicle
 from twinbus.dashboard.door import HEADERS, Door, Knock, Verdict
 from twinbus.dashboard.rates import Rates
+from twinbus.dashboard.readings import UnreadableError
 from twinbus.dashboard.view import Document, LedgerState, document
 from twinbus.dashboard.watch import Address, RefusedError, Watched
+from twinbus.health import Health
 from twinbus.pipeline.prices import Tier
+
+log = logging.getLogger("twinbus.dashboard")
 
 EVERY_S: Final = 1.0
 MAX_BODY: Final = 4_096
@@ -47,6 +52,7 @@ class Dashboard:
         self, primary: Address, secondary: Address, ledger: Path | None, tier: Tier
     ) -> None:
         self.watched = {each.role: Watched(each) for each in (primary, secondary)}
+        self.health = Health(log)
         self.rates = Rates()
         self.chronicle = Chronicle(primary.key.host)
         self.books = None if ledger is None else Books(ledger, self.chronicle)
@@ -72,21 +78,30 @@ class Dashboard:
         assert self.session is not None
         while True:
             began = time.monotonic()
-            await asyncio.gather(*(each.look(self.session) for each in self.watched.values()))
+            await asyncio.gather(*(self.look(each) for each in self.watched.values()))
             readings = [self.watched[role].reading for role in ("primary", "secondary")]
-            self.rates.add(time.time(), *readings)
+            self.health.attempt("rates", "the pair", self.rates.add, time.time(), *readings)
             await asyncio.sleep(max(0.05, EVERY_S - (time.monotonic() - began)))
 
+    async def look(self, watched: Watched) -> None:
+        assert self.session is not None
+        role = watched.address.role
+        await self.health.attempt_soon("watching", role, watched.look(self.session))
+
     async def _read(self) -> None:
-        """In a thread: a ledger may be large when it is first read."""
         while self.books is not None:
-            now = time.time()
-            count = await asyncio.to_thread(self.books.refresh, now)
-            if count or self._bill is None:
-                month = f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
-                self._bill = running_bill(self.chronicle.lines, month, self._tier)
-            self._read_at = now
+            where = self.books.root.name
+            await self.health.attempt_soon("ledger", where, self._read_once(self.books))
             await asyncio.sleep(EVERY_S)
+
+    async def _read_once(self, books: Books) -> None:
+        """In a thread: a ledger may be large when it is first read."""
+        now = time.time()
+        count = await asyncio.to_thread(books.refresh, now)
+        if count or self._bill is None:
+            month = f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
+            self._bill = running_bill(self.chronicle.lines, month, self._tier)
+        self._read_at = now
 
     def document(self) -> Document:
         problem = "No ledger was given." if self.books is None else self.books.problem
@@ -99,6 +114,7 @@ class Dashboard:
             self.rates,
             self._bill,
             LedgerState(problem, self._read_at, torn),
+            [failure.as_json() for failure in self.health.failures],
         )
 
 
@@ -164,9 +180,11 @@ class _Pages:
         assert self._dashboard.session is not None
         try:
             await change(watched, asked)
-            await watched.look(self._dashboard.session)
+            await self._dashboard.look(watched)
         except RefusedError as error:
             return _refused(error.status, str(error))
+        except (UnreadableError, UnicodeDecodeError):
+            return _refused(502, f"What the {watched.address.role} answered cannot be read.")
         except (aiohttp.ClientError, TimeoutError, OSError):
             return _refused(502, f"The {watched.address.role} does not answer.")
         return JSONResponse(self._dashboard.document())

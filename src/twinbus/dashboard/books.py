@@ -7,6 +7,7 @@ once a minute.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from twinbus.pipeline.trace import Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger("twinbus.dashboard")
 
 WEEK: Final = timedelta(days=7)
 OLD_DAYS_S: Final = 60.0
@@ -91,6 +94,9 @@ class Books:
         try:
             self.chronicle.add(day, pq.read_table(path, columns=_COLUMNS, partitioning=None))
         except (pa.ArrowException, OSError):
+            self.torn += 1
+        except Exception:  # of a shape that a ledger's has not; the others are read
+            log.exception("%s is in the ledger's folder and cannot be read", path)
             self.torn += 1
 
     # -- one message

@@ -9,7 +9,7 @@ from typing import Any, Final
 from twinbus.dashboard.chronicle import DIVERTED, HEALTHY, SUSPECT, Chronicle
 from twinbus.dashboard.rates import Rates
 from twinbus.dashboard.readings import Numbers, Reading
-from twinbus.dashboard.watch import Watched
+from twinbus.dashboard.watch import DOWN, UNREADABLE, UP, Watched
 
 COMING_HOME: Final = "coming home"  # its senders send to it again, and messages still wait for it
 UNREPORTED: Final = "no report"  # no sender that keeps this ledger has sent to it
@@ -17,6 +17,9 @@ _ORDER: Final = (DIVERTED, SUSPECT, COMING_HOME, HEALTHY, UNREPORTED)
 # So many rows a page can show; what is in trouble comes first.
 MOST_ENTITIES: Final = 200
 MOST_OUTAGES: Final = 20
+# Readings come once a second. If the last ones are older than this, nobody looks any more.
+STALE_S: Final = 10.0
+STALE: Final = "stale"
 
 Document = dict[str, Any]
 
@@ -38,13 +41,14 @@ def document(
     rates: Rates,
     bill: Document | None,
     ledger: LedgerState,
+    failing: Sequence[Document] = (),
 ) -> Document:
     backlog = _backlog(secondary.reading, chronicle, now)
     entities = _entities(primary.reading, chronicle, backlog["destinations"], now)
-    namespaces = [_namespace(each) for each in (primary, secondary)]
+    namespaces = [_namespace(each, now) for each in (primary, secondary)]
     return {
         "at": now,
-        "headline": headline(namespaces, entities, backlog["total"]),
+        "headline": headline(namespaces, entities, backlog["total"], failing),
         "namespaces": namespaces,
         "entities": entities[:MOST_ENTITIES],
         "entities_in_all": len(entities),
@@ -53,6 +57,7 @@ def document(
         "charts": rates.as_json(),
         "outages": _outages(chronicle),
         "bill": bill,
+        "failing": list(failing),
         "ledger": {"problem": ledger.problem, "read_at": ledger.read_at, "torn": ledger.torn},
     }
 
@@ -61,14 +66,20 @@ def document(
 
 
 def headline(
-    namespaces: Sequence[Document], entities: Sequence[Document], waiting: int | None
+    namespaces: Sequence[Document],
+    entities: Sequence[Document],
+    waiting: int | None,
+    failing: Sequence[Document] = (),
 ) -> Document:
     """What an operator wants to know first. ``tone`` is calm, watch or alarm."""
-    down = [each["role"] for each in namespaces if each["state"] == "down"]
+    down = [each["role"] for each in namespaces if each["state"] == DOWN]
+    unread = [each["role"] for each in namespaces if each["state"] in (UNREADABLE, STALE)]
     by_state: dict[str, list[str]] = {}
     for entity in entities:
         by_state.setdefault(entity["state"], []).append(entity["path"])
     wait = f"{waiting:,} messages wait in the backlog" if waiting else "the backlog is empty"
+    if waiting is None:
+        wait = "how much waits in the backlog is not known"
     if down == ["primary", "secondary"]:
         return _told("alarm", "Both namespaces are down", "Sends fail until one of them is back.")
     if DIVERTED in by_state:
@@ -79,10 +90,17 @@ def headline(
         return _told("alarm", "The primary is down", f"Nobody has diverted yet; {wait}.")
     if "secondary" in down:
         return _told("watch", "The secondary is down", "An outage of the primary would be felt.")
+    if unread:
+        who = " and the ".join(unread)
+        return _told(
+            "watch", f"The {who} cannot be read", "What is shown of it is not known, or old."
+        )
     if SUSPECT in by_state:
         return _told("watch", f"{_names(by_state[SUSPECT])} failed", "Not long enough to divert.")
     if waiting:
         return _told("watch", "Messages are to come home", f"The primary is well, and {wait}.")
+    if failing:
+        return _told("watch", "The dashboard fails in part", "What it shows may be old.")
     return _told("calm", "All is well", "Sends go to the primary, and the backlog is empty.")
 
 
@@ -99,22 +117,28 @@ def _names(paths: Sequence[str]) -> str:
 # ---------------------------------------------------------------- part by part
 
 
-def _namespace(watched: Watched) -> Document:
-    reading = watched.reading
-    state = "up" if reading is not None else "down" if watched.error else "unknown"
+def _namespace(watched: Watched, now: float) -> Document:
+    reading, state, since = watched.reading, watched.state, watched.since
+    if reading is not None and state == UP and now - reading.at > STALE_S:
+        state, since = STALE, reading.at
     numbers = [] if reading is None else list(reading.entities.values())
     faults = watched.faults
     return {
         "role": watched.address.role,
         "host": watched.address.key.host,
         "state": state,
-        "since": watched.since,
+        "since": since,
         "error": watched.error,
         "entities": len(numbers),
         "messages": _total(numbers, "active_messages"),
         "dead": _total(numbers, "dead_letter_messages"),
         "connections": 0 if reading is None else reading.connections,
-        "faults": {"enabled": faults.enabled, "active": faults.active, "kinds": faults.kinds},
+        "faults": {
+            "enabled": faults.enabled,
+            "problem": faults.problem,
+            "active": faults.active,
+            "kinds": faults.kinds,
+        },
     }
 
 

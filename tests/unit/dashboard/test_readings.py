@@ -15,8 +15,8 @@ twinbus_active_messages{namespace="p",entity="news/Subscriptions/a"} 2
 twinbus_active_messages{namespace="p",entity="news/Subscriptions/b"} 1
 twinbus_active_messages{namespace="p",entity="odd \\"name\\" \\\\ here"} 1
 twinbus_connections{namespace="p"} 4
-twinbus_links{namespace="p"} nonsense
-other_metric 9
+twinbus_links{namespace="p"} 2
+other_metric nonsense
 """
 BACKLOG = "contoso/x-servicebus-transfer/0"
 
@@ -24,7 +24,7 @@ BACKLOG = "contoso/x-servicebus-transfer/0"
 def test_numbers_are_read_by_entity_and_the_rest_is_passed_over() -> None:
     reading = parse(TEXT, 5.0)
     assert reading.entities["orders"]["messages_in_total"] == 12
-    assert (reading.at, reading.connections, reading.links) == (5.0, 4, 0)
+    assert (reading.at, reading.connections, reading.links) == (5.0, 4, 2)
     assert 'odd "name" \\ here' in reading.entities
 
 

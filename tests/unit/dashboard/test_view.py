@@ -11,7 +11,7 @@ from twinbus.dashboard.chronicle import Chronicle
 from twinbus.dashboard.rates import Rates
 from twinbus.dashboard.readings import Reading
 from twinbus.dashboard.view import LedgerState, document
-from twinbus.dashboard.watch import Address, Watched
+from twinbus.dashboard.watch import DOWN, UNREADABLE, UP, Address, Watched
 from twinbus.signature import Key
 
 NOW = at("11-18 12:05")
@@ -25,6 +25,7 @@ class Scene:
         self.primary = self._watched("primary", PRIMARY)
         self.secondary = self._watched("secondary", "fabrikam.example.net")
         self.primary.reading = Reading(NOW, {"orders": {"active_messages": 3}})
+        self.primary.state = UP
         self.waits(0)
 
     def _watched(self, role: str, host: str) -> Watched:
@@ -32,10 +33,10 @@ class Scene:
 
     def waits(self, messages: int) -> None:
         numbers = {"active_messages": float(messages)}
-        self.secondary.reading = Reading(NOW, {BACKLOG: numbers})
+        self.secondary.reading, self.secondary.state = Reading(NOW, {BACKLOG: numbers}), UP
 
-    def silent(self, watched: Watched) -> None:
-        watched.reading, watched.error = None, "nobody listens"
+    def silent(self, watched: Watched, state: str = DOWN) -> None:
+        watched.reading, watched.error, watched.state = None, "nobody listens", state
 
     def show(self) -> dict[str, Any]:
         books = Books(self.folder, Chronicle(PRIMARY))
@@ -130,6 +131,26 @@ def test_a_namespace_that_is_down_is_said(
         scene.silent(getattr(scene, role))
     headline = scene.show()["headline"]
     assert (headline["tone"], headline["text"]) == (tone, words)
+
+
+def test_a_namespace_that_cannot_be_read_is_said(scene: Scene) -> None:
+    scene.silent(scene.secondary, UNREADABLE)
+    shown = scene.show()
+    assert (shown["headline"]["tone"], shown["headline"]["text"]) == (
+        "watch",
+        "The secondary cannot be read",
+    )
+    assert shown["backlog"]["total"] is None
+    with Book(scene.folder) as book:
+        book.turn("11-18 12:04", "divert")
+    assert "is not known" in scene.show()["headline"]["detail"]
+
+
+def test_readings_that_nobody_renews_are_stale_since_the_last(scene: Scene) -> None:
+    scene.primary.reading = Reading(NOW - 11, {"orders": {"active_messages": 3}})
+    shown = scene.show()
+    assert (shown["namespaces"][0]["state"], shown["namespaces"][0]["since"]) == ("stale", NOW - 11)
+    assert shown["headline"]["text"] == "The primary cannot be read"
 
 
 def test_trouble_comes_first_and_a_long_list_is_cut(scene: Scene) -> None:

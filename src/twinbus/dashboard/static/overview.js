@@ -11,7 +11,10 @@ const CAUSES = {
   backlog_receive: "out of the backlog", home_send: "sent home", home_receive: "received at home",
 };
 
+const FOR = { up: "answers for", down: "silent for", unreadable: "not readable for", stale: "not asked for", unknown: "not known for" };
+
 let announced = null;
+let shownAt = null;
 
 async function ask() {
   try {
@@ -27,9 +30,14 @@ async function ask() {
 function silent(text) {
   byId("pulse").dataset.live = "false";
   byId("pulse-text").textContent = text;
+  if (shownAt === null) return;
+  byId("headline").dataset.tone = "unknown";
+  byId("headline-text").textContent = "What is shown is old";
+  byId("headline-detail").textContent = `It was so at ${clock(shownAt)}; since then ${text}.`;
 }
 
 function show(now) {
+  shownAt = now.at;
   byId("pulse").dataset.live = "true";
   byId("pulse-text").textContent = `live, ${clock(now.at)}`;
   showHeadline(now);
@@ -60,11 +68,13 @@ function showHeadline({ headline, backlog, rates, bill, at }) {
     make("div", {}, make("dt", {}, name), make("dd", {}, make("b", {}, value), " ", make("span", {}, more)))));
 }
 
-function showNotice({ ledger }) {
-  const notice = byId("notice");
-  const reading = !ledger.problem && !ledger.read_at;
-  notice.hidden = !ledger.problem && !reading && !ledger.torn;
-  notice.textContent = ledger.problem || (reading ? "The ledger is being read." : `${ledger.torn} files of the ledger cannot be read and were passed over.`);
+function showNotice({ ledger, failing }) {
+  const words = failing.map((each) => `The dashboard's ${each.what} of ${each.entity} fails since ${clock(Date.parse(each.since) / 1000)}: ${each.error}.`);
+  if (ledger.problem) words.push(ledger.problem);
+  else if (!ledger.read_at) words.push("The ledger is being read.");
+  else if (ledger.torn) words.push(`${ledger.torn} files of the ledger cannot be read and were passed over.`);
+  byId("notice").hidden = words.length === 0;
+  byId("notice").textContent = words.join(" ");
 }
 
 const stateBadge = (state) => make("span", { class: "state", "data-state": state }, make("span", { class: "sign", "aria-hidden": "true" }), state);
@@ -99,11 +109,12 @@ function showNamespaces({ namespaces, at }) {
       make("dl", { class: "facts" }, ...facts(each, at).map(([name, value]) =>
         make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
       each.error ? make("p", { class: "error" }, each.error) : null,
+      each.faults.problem ? make("p", { class: "error" }, `its faults are not known: ${each.faults.problem}`) : null,
       each.faults.active.length ? make("p", { class: "error" }, `fault: ${each.faults.active.map((fault) => fault.kind).join(", ")}`) : null)));
 }
 
 function facts(each, at) {
-  const since = [[each.state === "up" ? "answers for" : "silent for", ago(each.since, at)]];
+  const since = [[FOR[each.state], ago(each.since, at)]];
   if (each.state !== "up") return since;
   return [...since, ["messages", count(each.messages)], ["dead letters", count(each.dead)],
     ["entities", count(each.entities)], ["connections", count(each.connections)]];
@@ -131,7 +142,7 @@ function showBacklog({ backlog, at }) {
   fillTable(byId("queues"), "Messages that wait, by backlog queue",
     [{ name: "Backlog queue" }, { name: "Messages", number: true }, { name: "Oldest", number: true }, { name: "Set aside", number: true }],
     backlog.queues.map((each) => [each.queue, count(each.messages), ago(each.oldest, at), count(each.dead)]),
-    backlog.total === null ? "The secondary does not answer" : "No backlog queues: nothing is paired yet");
+    backlog.total === null ? "Not known: see the secondary" : "No backlog queues: nothing is paired yet");
 }
 
 function showOutages({ outages, at }) {
