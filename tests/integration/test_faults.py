@@ -45,6 +45,7 @@ _NAMES = (
 )
 _SETTINGS: dict[str, dict[str, Any]] = {name: {} for name in _NAMES}
 _SETTINGS["dropping"] = {"requires_duplicate_detection": True}
+_SETTINGS["parted"] = {"enable_partitioning": True}
 _SETTINGS["visits"] = {"requires_session": True}
 QUEUES = {f"{name}-{kind}": settings for name, settings in _SETTINGS.items() for kind in _KINDS}
 QUEUES["other"] = {}
@@ -143,6 +144,32 @@ async def test_a_rate_of_credits_lets_some_through(world: World, faults: FaultCl
             await sender.send_messages([ServiceBusMessage("x")] * 4)
     await clear(faults)  # or the peek may be told that the server is busy
     assert len(await world.peek(queue)) == results.count(True)
+
+
+async def test_a_partitioned_queue_is_throttled_in_some_fragments_alone(
+    world: World, faults: FaultClient
+) -> None:
+    """Always the same ones, so that a key which is refused is refused again."""
+    queue = f"parted-{world.kind}"
+    async with world.sender(queue) as sender, world.receiver(queue) as receiver:
+        await start(faults, "throttling", queue)
+
+        async def is_taken(**where: Any) -> bool:
+            try:
+                await sender.send_messages(ServiceBusMessage("x", **where))
+            except ServiceBusServerBusyError:
+                return False
+            return True
+
+        taken = [await is_taken(partition_key=str(key)) for key in range(32)]
+        assert 16 <= taken.count(True) < 32
+        assert [await is_taken(partition_key=str(key)) for key in range(32)] == taken
+        by_id = [await is_taken(message_id=str(key)) for key in range(32)]
+        assert by_id == taken, "where there is no key, the message's id is one"
+        found = await receive_some(receiver, 3 * taken.count(True))
+        assert len(found) == 3 * taken.count(True)
+        for message in found:
+            await receiver.complete_message(message)
 
 
 # --- the documents' four ways -----------------------------------------------------------------

@@ -2,6 +2,12 @@
 
 Pure: told the time, knowing nothing of sockets or links. `trouble` asks here what to do, and does
 it. A fault ends by itself; none survives a restart.
+
+Throttling, and partitions. A partitioned entity is sixteen fragments, each on a node of its own,
+which is throttled by itself. A message's fragment comes from its session id, else its partition
+key, else its message id. What throttles the entity throttles a quarter of its fragments, which ones
+by the fault's number, each with credits of its own; the others have no limit. What belongs to no
+message (a link, a receive, a request) finds a fragment that is well.
 """
 
 from __future__ import annotations
@@ -10,11 +16,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
+from zlib import crc32
 
 from twinbus.broker.queue import QueueError
 
 MIN_S, MAX_S = 0.1, 86_400.0
 DEFAULT_S = 60.0
+FRAGMENTS = 16
+THROTTLED = 4  # of an entity's fragments
+# Where an act is done: on a fragment, on any of them, or (None) on an entity that is of one piece.
+Fragment = int | None
+ANY_FRAGMENT = -1
 MAX_FAULTS = 1_000
 
 
@@ -182,8 +194,7 @@ class Fault:
     ends_ms: int
     settings: dict[str, Any]
     again_ms: int = 0  # when what it does is done again
-    _credits: float = 0.0
-    _credited_ms: int = 0
+    _credits: dict[Fragment, tuple[float, int]] = field(default_factory=dict)  # and since when
 
     def covers(self, path: str) -> bool:
         """Whether it concerns this path: its entity, or what lies in it."""
@@ -193,21 +204,27 @@ class Fault:
         # Another entity's path may begin with this one's and a slash.
         return path == wanted or path.startswith((f"{wanted}/$", f"{wanted}/subscriptions"))
 
-    def refuses(self, act: Act, cost: int, now_ms: int) -> bool:
+    def refuses(self, act: Act, cost: int, now_ms: int, fragment: Fragment = None) -> bool:
         if act not in self.kind.refuses:
             return False
-        return self.kind.condition != BUSY or not self._spend(cost, now_ms)
+        if self.kind.condition != BUSY:
+            return True
+        return self.throttles(fragment) and not self._spend(cost, now_ms, fragment)
 
-    def _spend(self, cost: int, now_ms: int) -> bool:
+    def throttles(self, fragment: Fragment) -> bool:
+        """Whether what is done there counts. An entity of one piece is throttled as a whole."""
+        if fragment is None:
+            return True
+        return fragment != ANY_FRAGMENT and (fragment - self.id) % FRAGMENTS < THROTTLED
+
+    def _spend(self, cost: int, now_ms: int, fragment: Fragment) -> bool:
         """Take credits, if there are as many. They come back by the second and are not saved up."""
-        rate = self.settings["rate"]
-        since_ms = now_ms - (self._credited_ms or now_ms - 1_000)
-        self._credits = min(rate, self._credits + rate * since_ms / 1_000)
-        self._credited_ms = now_ms
-        if self._credits < cost:
-            return False
-        self._credits -= cost
-        return True
+        rate = float(self.settings["rate"])
+        left, since_ms = self._credits.get(fragment, (0.0, now_ms - 1_000))
+        left = min(rate, left + rate * (now_ms - since_ms) / 1_000)
+        enough = left >= cost
+        self._credits[fragment] = (left - cost if enough else left, now_ms)
+        return enough
 
     def error(self, path: str) -> TroubledError:
         condition = self.settings.get("condition") or self.kind.condition
@@ -282,12 +299,21 @@ class Faults:
     def find(self, kind: str, path: str) -> Fault | None:
         return next((f for f in self._on.values() if f.kind.name == kind and f.covers(path)), None)
 
-    def refusal(self, act: Act, path: str, cost: int, now_ms: int) -> TroubledError | None:
+    def refusal(
+        self, act: Act, path: str, cost: int, now_ms: int, fragment: Fragment = None
+    ) -> TroubledError | None:
         """Why this is not done, if it is not. A link costs nothing, a message 1."""
         for fault in self._on.values():
-            if fault.covers(path) and fault.refuses(act, cost, now_ms):
+            if fault.covers(path) and fault.refuses(act, cost, now_ms, fragment):
                 return fault.error(path)
         return None
+
+
+def fragment_of(session: Any, partition_key: Any, message_id: Any) -> int:
+    """Where a partitioned entity keeps a message: what belongs together lies together."""
+    keys = (key for key in (session, partition_key, message_id) if key is not None)
+    key = next(keys, "")
+    return crc32(key if isinstance(key, bytes) else str(key).encode(errors="replace")) % FRAGMENTS
 
 
 def _kind(name: str) -> Kind:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,10 +25,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from twinbus.amqp.events import Delivery, Event, LinkAttached, LinkFlow, Settlement
+from twinbus.amqp.message import Message
 from twinbus.amqp.session import RECEIVER
+from twinbus.amqp.types import CodecError, Symbol
 from twinbus.broker.descriptions import Claim
 from twinbus.broker.dialect import MANAGEMENT, Client, payloads_of
-from twinbus.broker.faults import DEFAULT_S, KINDS, Act, Fault, FaultError, Faults, TroubledError
+from twinbus.broker.faults import (
+    ANY_FRAGMENT,
+    DEFAULT_S,
+    KINDS,
+    Act,
+    Fault,
+    FaultError,
+    Faults,
+    Fragment,
+    TroubledError,
+    fragment_of,
+)
 from twinbus.broker.links import Context, Node, Producer, Receiver, error_of, path_of
 from twinbus.broker.listener import Host
 from twinbus.broker.namespace import Answer
@@ -41,6 +54,7 @@ log = logging.getLogger("twinbus.broker")
 # What Azure charges a management operation; a message is 1.
 MANAGEMENT_COST = 10
 MAX_BODY = 65_536
+_PARTITION_KEY = Symbol("x-opt-partition-key")
 # For those who offer them to a user.
 _KINDS = [
     {"kind": kind.name, "per_entity": kind.per_entity, "what": kind.text} for kind in KINDS.values()
@@ -131,10 +145,37 @@ class Trouble:
     def _must_wait(self, receiver: Receiver) -> bool:
         """A receiver is not told that the server is busy: to end its link for that would be to
         end it for good, because the SDK goes on with the dead link. It gets nothing for a while."""
-        path, now_ms = receiver.path, self._host.clock()
-        if self._faults.find("no-answer", path) is not None:
+        if self._faults.find("no-answer", receiver.path) is not None:
             return True
-        return self._faults.refusal(Act.RECEIVE, path, 1, now_ms) is not None
+        return self._refusal(Act.RECEIVE, receiver.path, 1) is not None
+
+    def _refusal(
+        self, act: Act, path: str, cost: int, payloads: Sequence[bytes] = ()
+    ) -> TroubledError | None:
+        fragment = self._fragment(path, payloads)
+        return self._faults.refusal(act, path, cost, self._host.clock(), fragment)
+
+    def _fragment(self, path: str, payloads: Sequence[bytes]) -> Fragment:
+        """Of these messages; a batch goes where its first message goes."""
+        if not self._is_partitioned(path):
+            return None
+        if not payloads:
+            return ANY_FRAGMENT
+        try:
+            message = Message.parse(payloads[0])
+            key = message.annotation_map().get(_PARTITION_KEY)
+        except CodecError:
+            return ANY_FRAGMENT  # it will be refused, for a reason of its own
+        properties = message.properties
+        return fragment_of(properties.group_id, key, properties.message_id)
+
+    def _is_partitioned(self, path: str) -> bool:
+        try:
+            entity = self._namespace.directory.resolve(path)[0]
+        except QueueError:
+            return False
+        description = (entity.parent or entity).description
+        return getattr(description, "enable_partitioning", False)
 
     def _end_links(self, fault: Fault, kinds: Any) -> None:
         for client in self._host.clients:
@@ -185,7 +226,7 @@ class Trouble:
             error = self._refusal_of_node(path[: -len(MANAGEMENT)])
         else:
             act, cost = (Act.SEND, 0) if link.role == RECEIVER else (Act.RECEIVE, 1)
-            error = self._faults.refusal(act, path, cost, self._host.clock())
+            error = self._refusal(act, path, cost)
         if error is None:
             return event
         link.refuse(error_of(error))
@@ -215,7 +256,7 @@ class Trouble:
             payloads = payloads_of(producer, event)
         except QueueError:
             return event  # it will be refused, for a reason of its own
-        error = self._faults.refusal(Act.SEND, producer.path, len(payloads), now_ms)
+        error = self._refusal(Act.SEND, producer.path, len(payloads), payloads)
         if error is not None:
             client.settle_incoming(event, error)
             return None
@@ -255,7 +296,7 @@ class Trouble:
         act = Act.SEND if claim is Claim.SEND else Act.RECEIVE
         if operation in _RULES:
             act = Act.MANAGE
-        error = self._faults.refusal(act, path, 1, self._host.clock())
+        error = self._refusal(act, path, 1)
         if error is not None:
             raise error
         lost = self._faults.find("answers-lost", path)
@@ -263,7 +304,7 @@ class Trouble:
 
     async def hold(self, path: str) -> None:
         await self._outlast("no-answer", path)
-        error = self._faults.refusal(Act.MANAGE, path, MANAGEMENT_COST, self._host.clock())
+        error = self._refusal(Act.MANAGE, path, MANAGEMENT_COST)
         if error is not None:
             raise error
 

@@ -13,7 +13,15 @@ import pytest
 from tests.conversations import NOW, Conversation
 
 from twinbus.amqp.session import RECEIVER, SENDER
-from twinbus.broker.faults import KINDS, Act, FaultError, Faults
+from twinbus.broker.faults import (
+    ANY_FRAGMENT,
+    FRAGMENTS,
+    KINDS,
+    Act,
+    FaultError,
+    Faults,
+    fragment_of,
+)
 
 
 def begun(kind: str, entity: str | None = None, seconds: float = 60, **settings: Any) -> Faults:
@@ -91,6 +99,41 @@ def test_credits_come_back_by_the_second_and_are_not_saved_up() -> None:
     assert taken(NOW + 60_000) == 10
     assert faults.refusal(Act.SEND, "orders", 11, NOW + 120_000) is not None
     assert faults.refusal(Act.MANAGE, "orders", 10, NOW + 120_000) is None
+
+
+def test_a_throttled_partitioned_entity_suffers_in_a_quarter_of_its_fragments() -> None:
+    faults = begun("throttling", "orders")
+    refused = {
+        fragment
+        for fragment in range(FRAGMENTS)
+        if faults.refusal(Act.SEND, "orders", 1, NOW, fragment) is not None
+    }
+    assert len(refused) == FRAGMENTS // 4
+    keys = [fragment_of(None, None, str(number)) for number in range(1_000)]
+    assert 200 < sum(key in refused for key in keys) < 300
+    for act in (Act.SEND, Act.RECEIVE, Act.MANAGE):
+        assert faults.refusal(act, "orders", 1, NOW, ANY_FRAGMENT) is None
+        assert faults.refusal(act, "orders", 1, NOW) is not None, "one of one piece"
+
+
+def test_each_fragment_has_credits_of_its_own() -> None:
+    faults = begun("throttling", rate=2)
+    hit = [each for each in range(FRAGMENTS) if next(iter(faults)).throttles(each)]
+    for fragment in hit:
+        told = [faults.refusal(Act.SEND, "orders", 1, NOW, fragment) for _ in range(3)]
+        assert [each is None for each in told] == [True, True, False]
+
+
+def test_another_fault_of_a_partitioned_entity_is_the_whole_entitys() -> None:
+    assert begun("sends-refused").refusal(Act.SEND, "orders", 1, NOW, ANY_FRAGMENT) is not None
+
+
+def test_what_belongs_together_lies_in_one_fragment() -> None:
+    assert fragment_of("a", "b", "c") == fragment_of("a", None, 7)
+    assert fragment_of(None, "b", "c") == fragment_of(None, "b", 7)
+    assert fragment_of(None, None, b"\xff") in range(FRAGMENTS)
+    assert fragment_of(None, None, None) in range(FRAGMENTS)
+    assert {fragment_of(None, None, number) for number in range(500)} == set(range(FRAGMENTS))
 
 
 def test_a_link_costs_no_credit() -> None:
