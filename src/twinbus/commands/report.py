@@ -84,6 +84,9 @@ def cost(
     factories: Annotated[
         int, typer.Option("--factories", min=1, help="Messaging factories in each.")
     ] = 1,
+    syphons: Annotated[
+        int, typer.Option("--syphons", min=0, help="Syphons that always run, on all queues.")
+    ] = 1,
     kept_by: KeptBy = Keeper.CLIENT,
     output: Outputs = None,
     state: State = None,
@@ -106,7 +109,7 @@ def cost(
     if forecast:
         from twinbus.pipeline.forecast import Plan
 
-        plan = Plan(queues, entities, messages_per_day, outage_hours, factories, clients)
+        plan = Plan(queues, entities, messages_per_day, outage_hours, factories, clients, syphons)
         _print_forecast(plan, chosen, as_json=as_json)
         return
     with _opened(ledger, output, master, "adding up", kept_by, hidden=as_json) as (spark, found):

@@ -1,9 +1,10 @@
 """What a pair will cost, from the documents' arithmetic alone. Nothing is measured here.
 
 The documents: the syphon's receive lasts 15 minutes, so an idle backlog queue is 4 receives an
-hour; an entity that is out is pinged once a minute by each factory of each client; a message that
-was diverted is charged for two sends and two receives. Settling a message after a receive is an
-operation too, which the documents leave out; it is given apart.
+hour, for each syphon that waits at it; an entity that is out is pinged once a minute by each
+factory of each client; a message that was diverted is charged for two sends and two receives.
+Settling a message after a receive is an operation too, which the documents leave out; it is given
+apart.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ class Plan:
     outage_hours: float
     factories: int = 1
     clients: int = 1
+    syphons: int = 1  # that always run; 0: one is started when there is something to move
 
 
-def idle_receives(queues: int, hours: int) -> int:
-    return queues * hours * 60 // POLL_MINUTES
+def idle_receives(plan: Plan, hours: int) -> int:
+    """Each syphon waits at each backlog queue."""
+    return plan.syphons * plan.queues * hours * 60 // POLL_MINUTES
 
 
 def pings(plan: Plan) -> int:
@@ -50,15 +53,15 @@ def diverted_messages(plan: Plan) -> int:
 def forecast(plan: Plan, tier: Tier) -> dict[str, Any]:
     """The counts, and what a month of them costs on top of the traffic there is anyway."""
     diverted = diverted_messages(plan)
-    idle = idle_receives(plan.queues, 24 * MONTH_DAYS)
+    idle = idle_receives(plan, 24 * MONTH_DAYS)
     # A send and a receive of each are paid for without a pair, so half of the four are extra.
     normal = plan.messages_per_day * MONTH_DAYS * 2
     extra = idle + pings(plan) + diverted * (CHARGES_A_MESSAGE - 2)
     settling = diverted * SETTLEMENTS_A_MESSAGE
     return {
         "syphon_idle_receives": {
-            "per_hour": idle_receives(plan.queues, 1),
-            "per_day": idle_receives(plan.queues, 24),
+            "per_hour": idle_receives(plan, 1),
+            "per_day": idle_receives(plan, 24),
             "per_30_days": idle,
         },
         "pings": {

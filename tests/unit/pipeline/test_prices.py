@@ -98,6 +98,14 @@ def test_ten_idle_backlog_queues_are_40_receives_an_hour_960_a_day_28800_in_30_d
     assert found == {"per_hour": 40, "per_day": 960, "per_30_days": 28_800}
 
 
+def test_each_syphon_waits_at_each_backlog_queue() -> None:
+    many = forecast(Plan(10, 0, 0, 0, syphons=3), STANDARD)
+    assert many["syphon_idle_receives"]["per_30_days"] == 3 * 28_800
+    assert many["month"]["extra_operations"] == 3 * 28_800
+    none = forecast(Plan(10, 0, 0, 0, syphons=0), STANDARD)["syphon_idle_receives"]
+    assert set(none.values()) == {0}
+
+
 def test_an_entity_that_is_out_is_pinged_once_a_minute_by_each_factory_of_each_client() -> None:
     assert forecast(Plan(10, 20, 0, 4), STANDARD)["pings"] == {"per_hour": 1200, "in_outage": 4800}
     many = forecast(Plan(10, 20, 0, 4, factories=2, clients=3), STANDARD)["pings"]

@@ -123,6 +123,7 @@ def test_the_forecast_needs_no_ledger_and_has_the_documents_numbers() -> None:
     assert document["pings"]["in_outage"] == 4 * 60 * 20
     assert document["diverted_messages"]["operations"] == 4 * 40_000
     assert "28,800" in run("cost", *arguments.split()).output
+    assert "57,600" in run("cost", *arguments.split(), "--syphons", "2").output
 
 
 # ---------------------------------------------------------------- bad input
