@@ -540,6 +540,9 @@ class Namespace:
             self._next_housekeeping_ms = now_ms + _HOUSEKEEPING_MS
             for entity in list(self.directory.entities()):
                 attempt("housekeeping", entity.path, self._keep_house, entity, now_ms)
+            # Those that were not met again are gone, or are due no longer.
+            late_ms = now_ms - _RETRY_MS
+            self._stuck = {key: at_ms for key, at_ms in self._stuck.items() if at_ms > late_ms}
         self._awake |= self._faltering
         self._faltering.clear()
         self.pump(now_ms)

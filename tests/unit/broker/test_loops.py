@@ -132,6 +132,8 @@ def test_what_falls_due_elsewhere_appears(
     again = pair.receive(path, 1)
     pair.tick(RETRY_MS)
     assert [got.text for got in again.got] == ["later"], "it appears when that is mended"
+    pair.tick(RETRY_MS)
+    assert pair.namespace._stuck == {}
 
 
 def test_a_thousand_that_cannot_appear_do_not_hide_one_that_can(
