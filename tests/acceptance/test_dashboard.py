@@ -298,6 +298,41 @@ def test_a_namespace_that_is_killed_is_seen_to_go_and_to_come_back(
         expect(page.get_by_role("heading", level=1)).to_have_text("All is well")
 
 
+@pytest.mark.timeout(240)
+def test_what_cannot_be_read_or_is_old_is_seen_and_since_when(
+    folder: Path, browser: Browser
+) -> None:
+    """What is told of an address that answers oddly is in tests/integration/test_watching.py."""
+
+    def unreadable(route: Any) -> None:
+        answer = route.fetch()
+        told = answer.json()
+        told["namespaces"][0].update(
+            state="unreadable", since=told["at"] - 75, error="it is a router", messages=0
+        )
+        told["failing"] = [
+            {"what": "ledger", "entity": "l", "since": "2026-11-19T03:00:00Z", "error": "E: torn"}
+        ]
+        route.fulfill(response=answer, json=told)
+
+    with opened(browser, parts(folder)["dashboard"]["url"]) as page:
+        card = page.get_by_role("article", name="primary namespace")
+        expect(card.locator(".state")).to_have_text("up")
+        page.route("**/api/now", unreadable)
+        expect(card.locator(".state")).to_have_text("unreadable")
+        expect(card).to_contain_text("not readable for")
+        expect(card).to_contain_text("1 min 15 s")
+        expect(card).to_contain_text("it is a router")
+        expect(page.locator("#notice")).to_contain_text("ledger of l fails since")
+        page.unroute("**/api/now")
+        expect(card.locator(".state")).to_have_text("up")
+        page.route("**/api/now", lambda route: route.fulfill(body="nonsense"))
+        heading = page.get_by_role("heading", level=1)
+        expect(heading).to_have_text("What is shown is old")
+        page.unroute("**/api/now")
+        expect(heading).to_have_text("All is well")
+
+
 # ---------------------------------------------------------------- for everybody
 
 
