@@ -179,8 +179,10 @@ class SessionQueue(Queue):
     def pump(self, now_ms: int) -> None:
         if self.closed:
             return
-        self._serve_waiters(now_ms)
-        each(partial(self._serve_session, now_ms=now_ms), list(self.sessions.values()))
+        try:
+            self._serve_waiters(now_ms)
+        finally:
+            each(partial(self._serve_session, now_ms=now_ms), list(self.sessions.values()))
 
     def _serve_session(self, session: Session, now_ms: int) -> None:
         self.serve(session.consumer, session.window, now_ms, session)

@@ -17,6 +17,7 @@ from tests.unit.broker.test_queue import LOCK_MS, Answer, Rig, Taker, message
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.entities import Entity
 from twinbus.broker.queue import Queue
+from twinbus.broker.sessions import Waiter
 
 SOON_MS = 1_000
 RETRY_MS = 10_000
@@ -238,6 +239,19 @@ def test_a_receiver_of_a_session_that_fails_keeps_nothing_from_other_sessions(
     monkeypatch.setattr(broken, "deliver", fails)
     for name, taker in (("a", broken), ("b", well)):
         queue.accept(name, taker, pair.now)
+    pair.put("sessions", message("1", group_id="a"), message("2", group_id="b"))
+    assert [got.text for got in well.got] == ["2"]
+    assert ("delivery", "sessions") in pair.failing()
+
+
+def test_one_who_waits_for_a_session_and_fails_keeps_nothing_from_who_has_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.create("sessions", QueueDescription(requires_session=True))
+    queue: Any = pair.of("sessions")
+    well = Taker(5)
+    queue.accept("b", well, pair.now)
+    queue.wait(Waiter(Taker(1), fails))
     pair.put("sessions", message("1", group_id="a"), message("2", group_id="b"))
     assert [got.text for got in well.got] == ["2"]
     assert ("delivery", "sessions") in pair.failing()
