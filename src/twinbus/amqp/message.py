@@ -2,8 +2,9 @@
 
     header | delivery-annotations | message-annotations | properties | application-properties | body
 
-``Message.parse`` walks the sections, decodes the few that matter to a broker and never looks into
-the application's properties or body: ``bare`` is everything from the properties on, byte for byte.
+``Message.parse`` walks the sections, keeps the few that matter to a broker and reads all of them
+but the body, so that nothing which is asked of a message later can fail: its maps can be decoded,
+changed and written again. ``bare`` is everything from the properties on, byte for byte.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from twinbus.amqp.types import (
     UShort,
     compound,
     decode,
+    decode_foreign,
     decode_plain,
     encode,
+    encode_binary,
     encode_boolean,
     encode_map,
     encode_uint,
+    ends_simple_map,
     skip,
 )
 
@@ -52,6 +56,12 @@ _SECTION_NAMES = {
     b"amqp:footer:map": _FOOTER,
 }
 _REPEATED = frozenset((_DATA, _SEQUENCE))
+_MAPS = {
+    _DELIVERY_ANNOTATIONS: "delivery annotations",
+    _ANNOTATIONS: "message annotations",
+    _APPLICATION: "application properties",
+    _FOOTER: "footer",
+}
 # A header that says "durable" and nothing else, known at a glance.
 _JUST_DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"
 
@@ -66,6 +76,9 @@ def _descriptor(buf: bytes, pos: int) -> tuple[int, int]:
         if buf[pos] == 0 and buf[pos + 1] == 0xA3:
             end = pos + 3 + buf[pos + 2]
             return _SECTION_NAMES.get(buf[pos + 3 : end], -1), end
+        if buf[pos] == 0 and buf[pos + 1] == 0xB3:
+            end = pos + 6 + int.from_bytes(buf[pos + 2 : pos + 6])
+            return _SECTION_NAMES.get(buf[pos + 6 : end], -1), end
     except IndexError as error:
         raise CodecError("the message ends in the middle of a section") from error
     raise CodecError("a message's section has no descriptor")
@@ -98,7 +111,12 @@ class Properties:
         return b"\x00\x53\x73" + compound(0xC0, len(values), body)
 
 
-_PROPERTY_TYPES: dict[int, Any] = {6: Symbol, 7: Symbol, 8: Timestamp, 9: Timestamp, 11: UInt}
+def _symbol(text: str) -> str:
+    """Some clients write a text where a symbol belongs: it stays one if no symbol can say it."""
+    return Symbol(text) if text.isascii() else text
+
+
+_PROPERTY_TYPES: dict[int, Any] = {6: _symbol, 7: _symbol, 8: Timestamp, 9: Timestamp, 11: UInt}
 _NO_PROPERTIES = Properties()
 # What each property may be, plain or typed: nothing behind the decoder is ready for a session whose
 # id is a list.
@@ -122,6 +140,9 @@ def _read_properties(values: Any) -> Properties:
             raise CodecError("a message's properties have a field that is not of its type")
     if len(values) > 11 and not 0 <= (values[11] or 0) <= 0xFFFFFFFF:
         raise CodecError("a message's group-sequence is out of range")
+    for moment in values[8:10]:
+        if moment is not None and moment >= 1 << 63:
+            raise CodecError("a message's expiry or creation time is out of range")
     return Properties(*values)
 
 
@@ -171,8 +192,10 @@ class Message:
             if code == _HEADER:
                 message._read_header(payload, start)
             elif code == _ANNOTATIONS:
+                _check_map(payload, start, code)
                 message.annotations = payload[start:end]
             elif code == _DELIVERY_ANNOTATIONS:
+                _check_map(payload, start, code)
                 message.delivery_annotations = payload[start:end]
             else:
                 raise CodecError(f"0x{code:02x} is not a section of a message")
@@ -183,7 +206,7 @@ class Message:
 
     def _take_late_annotations(self, payload: bytes, pos: int, start: int) -> int:
         """Some clients write the delivery annotations last; they are put where they belong."""
-        end = skip(payload, start)
+        end = _check_map(payload, start, _DELIVERY_ANNOTATIONS)
         if self.delivery_annotations is not None:
             raise CodecError("a message has delivery annotations twice")
         self.delivery_annotations = payload[start:end]
@@ -201,7 +224,7 @@ class Message:
         self.ttl_ms = _uint_or_none(values[2], 0xFFFFFFFF) if count > 2 else None
 
     def _check_body(self, payload: bytes, pos: int, size: int) -> None:
-        """Read the properties, and make sure that sections, not noise, make up the rest."""
+        """Read the properties and maps, and make sure that sections make up the rest, not noise."""
         last = 0
         while pos < size:
             code, start = _descriptor(payload, pos)
@@ -220,11 +243,20 @@ class Message:
                     continue
                 values, pos = decode_plain(payload, start)
                 self.properties = _read_properties(values)
+            elif code in _MAPS:
+                pos = _check_map(payload, start, code)
             else:
                 pos = skip(payload, start)
 
+    def check_annotations(self) -> None:
+        """Raise unless both kinds can be read; `parse` has made sure of those that it found."""
+        if self.delivery_annotations is not None:
+            _check_map(self.delivery_annotations, 0, _DELIVERY_ANNOTATIONS)
+        if self.annotations is not None:
+            _check_map(self.annotations, 0, _ANNOTATIONS)
+
     def annotation_map(self) -> dict[Any, Any]:
-        return _map_or_empty(self.annotations, "message annotations")
+        return _map_or_empty(self.annotations, _ANNOTATIONS)
 
 
 def _uint_or_none(value: Any, limit: int) -> int | None:
@@ -233,15 +265,29 @@ def _uint_or_none(value: Any, limit: int) -> int | None:
     raise CodecError("a message's header has a field that is not of its type")
 
 
-def _map_or_empty(raw: bytes | None, what: str) -> dict[Any, Any]:
-    if raw is None:
-        return {}
-    value, _ = decode(raw, 0)
+def _map_or_empty(raw: bytes | None, code: int) -> dict[Any, Any]:
+    return _read_map(raw, 0, code)[0] if raw is not None else {}
+
+
+def _read_map(buf: bytes, pos: int, code: int) -> tuple[dict[Any, Any], int]:
+    """A section's map, typed; a null is an empty one."""
+    try:
+        value, end = decode_foreign(buf, pos)
+    except CodecError as error:
+        raise CodecError(f"its {_MAPS[code]} are no map: {error}") from error
     if value is None:
-        return {}
+        return {}, end
     if not isinstance(value, dict):
-        raise CodecError(f"the {what} are not a map")
-    return value
+        raise CodecError(f"its {_MAPS[code]} are not a map")
+    if code == _APPLICATION and not all(isinstance(key, str) for key in value):
+        raise CodecError("an application property's name is not a text")
+    return value, end
+
+
+def _check_map(buf: bytes, pos: int, code: int) -> int:
+    """Where a section's map ends. Raises where `_read_map` does, and mostly without decoding."""
+    end = ends_simple_map(buf, pos)
+    return end if end is not None else _read_map(buf, pos, code)[1]
 
 
 def encode_header(
@@ -257,8 +303,13 @@ def encode_header(
     return b"\x00\x53\x70" + compound(0xC0, 5, body)
 
 
+def encode_section(code: int, value: bytes) -> bytes:
+    """A section whose value is encoded already."""
+    return bytes((0x00, 0x53, code)) + value
+
+
 def encode_annotations(items: dict[Any, Any]) -> bytes:
-    return b"\x00\x53\x72" + encode_map(items)
+    return encode_section(_ANNOTATIONS, encode_map(items))
 
 
 def _application_span(bare: bytes) -> tuple[int, int, int]:
@@ -277,7 +328,7 @@ def _application_span(bare: bytes) -> tuple[int, int, int]:
 def application_properties(bare: bytes) -> dict[str, Any]:
     """The application's properties with their AMQP types."""
     _, start, end = _application_span(bare)
-    return _map_or_empty(bare[start:end] or None, "application properties")
+    return _map_or_empty(bare[start:end] or None, _APPLICATION)
 
 
 def with_application_properties(bare: bytes, items: dict[str, Any]) -> bytes:
@@ -287,12 +338,28 @@ def with_application_properties(bare: bytes, items: dict[str, Any]) -> bytes:
     return bare[:start] + section + bare[end:]
 
 
+def legible(bare: bytes) -> tuple[bytes, bytes]:
+    """A message that can be read, made of one that cannot, and the section that it lost.
+
+    If it is not the application's properties that cannot be read, all the bytes become its body.
+    """
+    try:
+        start, _, end = _application_span(bare)
+        rest = bare[:start] + bare[end:]
+        Message.parse(rest)
+    except CodecError:
+        return encode_section(_DATA, encode_binary(bare)), b""
+    return rest, bare[start:end]
+
+
 def typed_properties(bare: bytes) -> Properties:
     """The properties with their AMQP types, for those who write them again or echo an id."""
     if not bare:
         return Properties()
     code, start = _descriptor(bare, 0)
-    return _read_properties(decode(bare, start)[0]) if code == _PROPERTIES else Properties()
+    if code != _PROPERTIES:
+        return Properties()
+    return _read_properties(decode_foreign(bare, start)[0])
 
 
 def with_properties(bare: bytes, properties: Properties) -> bytes:

@@ -131,7 +131,7 @@ class Bookkeeper:
 
     def burying(self, source: str, entry: Entry, done: Done) -> Done:
         """A callback that records a dead letter that nobody asked for, and is not charged for."""
-        letter = _letter(source, Message.parse(entry.bare))
+        letter = _stored_letter(source, entry)
 
         def stored(error: Exception | None) -> None:
             if error is None:
@@ -150,7 +150,7 @@ class Bookkeeper:
     def delivered(self, queue: Queue, entry: Entry, token: bytes, *, deletes: bool) -> None:
         self._note_given_up()  # it may be received as a dead letter
         path = queue.path
-        letter = _letter(path, Message.parse(entry.bare))
+        letter = _stored_letter(path, entry)
         cause = _why(Operation.RECEIVE, path)
         self._note(Operation.RECEIVE, cause, path, letter, entry.size)
         lock = queue.locks.get(token)
@@ -239,6 +239,13 @@ def _operation(operation: Operation, message: Message) -> Operation:
     return Operation.PING if message.properties.content_type == PING else operation
 
 
+def _stored_letter(path: str, entry: Entry) -> Letter:
+    try:
+        return _letter(path, Message.parse(entry.bare))
+    except CodecError:  # older brokers took what they could not read
+        return _NOBODY
+
+
 def _letter(path: str, message: Message) -> Letter:
     if message.properties.content_type == PING:
         return _NOBODY
@@ -247,10 +254,7 @@ def _letter(path: str, message: Message) -> Letter:
 
 
 def _home(message: Message) -> str | None:
-    try:
-        home = application_properties(message.bare).get(HOME)
-    except CodecError:  # the broker takes what it need not look into
-        return None
+    home = application_properties(message.bare).get(HOME)
     return home if isinstance(home, str) else None
 
 

@@ -4,12 +4,15 @@ as it was sent."""
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 from twinbus.amqp.message import Message, encode_annotations, encode_header
 from twinbus.amqp.types import Int, Symbol, Timestamp, compound, encode_symbol
-from twinbus.broker.namespace import SCHEDULED_TIME, unpack_flags
+from twinbus.broker.namespace import SCHEDULED_TIME
+from twinbus.broker.queue import annotation_fault
 from twinbus.broker.store import SCHEDULED, Entry
+from twinbus.broker.stored import unpack_flags
 
 _pack_i64 = struct.Struct(">q").pack
 _SEQUENCE = encode_symbol("x-opt-sequence-number") + b"\x81"
@@ -36,6 +39,14 @@ def payload(entry: Entry, locked_until_ms: int) -> bytes:
     if plain:
         return head + _plain_annotations(entry, locked_until_ms) + entry.bare
     return head + _annotations(entry, locked_until_ms) + entry.bare
+
+
+def shown(entry: Entry) -> bytes:
+    """The message as a peek sees it, which changes nothing: without annotations if they are noise,
+    until it is handed out, or would be, and set aside."""
+    if annotation_fault(entry) is not None:
+        entry = replace(entry, annotations=None, delivery_annotations=None)
+    return payload(entry, 0)
 
 
 def _plain_annotations(entry: Entry, locked_until_ms: int) -> bytes:

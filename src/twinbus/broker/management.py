@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from twinbus.amqp.types import Array, Int, Timestamp
-from twinbus.broker.delivery import payload
+from twinbus.broker.delivery import payload, shown
 from twinbus.broker.descriptions import Claim
 from twinbus.broker.namespace import MessageError
-from twinbus.broker.queue import Burial, Done
+from twinbus.broker.queue import Burial, Settle
 from twinbus.broker.requests import Reply, Request
 from twinbus.broker.store import Entry
 from twinbus.broker.subscription_rules import add_rule, enumerate_rules, remove_rule
@@ -22,7 +23,9 @@ MAX_DELETE = 4_000
 
 
 def _renew_lock(request: Request) -> None:
-    ends = [request.queue.renew(token, request.now_ms) for token in request.tokens()]
+    tokens = request.tokens()
+    request.queue.check_locks(tokens)
+    ends = [request.queue.renew(token, request.now_ms) for token in tokens]
     request.answer({"expirations": Array([Timestamp(end) for end in ends], 0x83)})
 
 
@@ -41,7 +44,7 @@ def _peek(request: Request) -> None:
     if not entries:
         request.reply(Reply(204, "No messages.", {}, "com.microsoft:message-not-found"))
         return
-    request.answer({"messages": [{"message": payload(entry, 0)} for entry in entries]})
+    request.answer({"messages": [{"message": shown(entry)} for entry in entries]})
 
 
 def _schedule(request: Request) -> None:
@@ -79,7 +82,7 @@ def _receive_by_number(request: Request) -> None:
     if request.namespace.books is not None:
         for entry, token, _ in received:
             request.namespace.books.delivered(request.queue, entry, token, deletes=deletes)
-    request.namespace.pump_queue(request.queue, request.now_ms)
+    request.namespace.wake(request.queue)  # for its locks to be looked after
     body["messages"] = [_received(entry, token, until_ms) for entry, token, until_ms in received]
     if not deletes:
         request.answer(body)
@@ -99,31 +102,32 @@ def _update_disposition(request: Request) -> None:
     if settle is None:
         raise MessageError(f"'{status}' is not a disposition.")
     request.session()
-    request.queue.check_locks(tokens)
     if not tokens:
         raise MessageError("'lock-tokens' is empty.")
-    for token in tokens[:-1]:
-        settle(request, token, _another_answers)
-    settle(request, tokens[-1], request.when_stored())
+    settlements = [settle(request, token) for token in tokens]  # all that may fail comes first
+    for each in settlements[:-1]:
+        each(_another_answers)
+    settlements[-1](request.when_stored())
 
 
 def _another_answers(error: Exception | None) -> None:
     """They share one batch, so the last of them answers for all."""
 
 
-def _complete(request: Request, token: bytes, done: Done) -> None:
-    request.queue.complete(token, done)
+def _complete(request: Request, token: bytes) -> Settle:
+    request.queue.check_locks([token])
+    return partial(request.queue.complete, token)
 
 
-def _abandon(request: Request, token: bytes, done: Done) -> None:
-    request.queue.abandon(token, request.now_ms, done, _changes(request))
+def _abandon(request: Request, token: bytes) -> Settle:
+    return request.queue.abandoning(token, request.now_ms, _changes(request))
 
 
-def _defer(request: Request, token: bytes, done: Done) -> None:
-    request.queue.defer(token, done, _changes(request))
+def _defer(request: Request, token: bytes) -> Settle:
+    return request.queue.deferring(token, _changes(request))
 
 
-def _suspend(request: Request, token: bytes, done: Done) -> None:
+def _suspend(request: Request, token: bytes) -> Settle:
     reason = request.body.get("deadletter-reason")
     text = request.body.get("deadletter-description")
     changes = _changes(request)
@@ -131,7 +135,7 @@ def _suspend(request: Request, token: bytes, done: Done) -> None:
     def burial(entry: Entry) -> Burial:
         return Burial(entry, reason, text, changes, is_asked=True)
 
-    request.queue.dead_letter(token, burial, done)
+    return request.queue.dead_lettering(token, burial)
 
 
 def _changes(request: Request) -> dict[str, Any]:
@@ -141,7 +145,7 @@ def _changes(request: Request) -> dict[str, Any]:
     return {str(key): value for key, value in changes.items()}
 
 
-_DISPOSITIONS: dict[Any, Callable[[Request, bytes, Done], None]] = {
+_DISPOSITIONS: dict[Any, Callable[[Request, bytes], Settle]] = {
     "completed": _complete,
     "abandoned": _abandon,
     "defered": _defer,

@@ -22,21 +22,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from twinbus.amqp.events import Event
-from twinbus.amqp.message import (
-    Message,
-    application_properties,
-    typed_properties,
-    with_application_properties,
-    with_properties,
-)
+from twinbus.amqp.message import Message, typed_properties, with_properties
 from twinbus.amqp.types import CodecError
 from twinbus.broker.aside import LOST
 from twinbus.broker.descriptions import FOREVER, AccessRule, Claim, Description
 from twinbus.broker.entities import Directory, Entity, EntityDisabledError, EntityNotFoundError
 from twinbus.broker.entities import NotAllowedError as NotAllowedError
-from twinbus.broker.queue import Burial, Done, Queue, QueueError
+from twinbus.broker.expressions import FilterError
+from twinbus.broker.queue import Burial, Done, Queue, QueueError, unreadable
 from twinbus.broker.routing import Changed, read, rewrite
 from twinbus.broker.store import ACTIVE, SCHEDULED, Batch, Entry, Store, StoreError
+from twinbus.broker.stored import dead_letter, message_of, pack_flags
 from twinbus.health import Health
 from twinbus.ledger import LedgerError, Operation
 
@@ -156,7 +152,8 @@ class Namespace:
         entity.accessed_ms = now_ms
         if len(payloads) == 1 and self.books is None:
             entry, message = self._check(entity, payloads[0], now_ms)
-            return [self._take(entity, entry, message, now_ms, done)]
+            seen = entity.detects_duplicates and self._has_seen(entity, message, now_ms)
+            return [self._take(entity, entry, message, seen, now_ms, done)]
         checked = self._check_all(entity, payloads, now_ms)
         return self._take_all(entity, checked, now_ms, done)
 
@@ -195,10 +192,14 @@ class Namespace:
     ) -> list[int]:
         if self.books is not None:
             done = self.books.sending(operation, entity.path, checked, done)
+        if entity.detects_duplicates:  # the disk is asked before anything has changed
+            seen = [self._has_seen(entity, message, now_ms) for _, message in checked]
+        else:
+            seen = [False] * len(checked)
         last = len(checked) - 1
         return [
-            self._take(entity, entry, message, now_ms, done if index == last else nothing)
-            for index, (entry, message) in enumerate(checked)
+            self._take(entity, *each, seen[index], now_ms, done if index == last else nothing)
+            for index, each in enumerate(checked)
         ]
 
     def _check_can_send(self, entity: Entity) -> None:
@@ -214,7 +215,10 @@ class Namespace:
             )
 
     def _check(self, entity: Entity, payload: bytes, now_ms: int) -> tuple[Entry, Message]:
-        """Read a message and make sure that this entity takes it. Stores nothing."""
+        """Read a message and make sure that this entity takes it. Stores nothing.
+
+        It is read as far as any later step will read it, so that none of them can fail half-way.
+        """
         if len(payload) > MAX_MESSAGE_BYTES:
             raise TooLargeError(
                 f"The message for '{entity.path}' has {len(payload)} bytes; "
@@ -229,7 +233,9 @@ class Namespace:
             raise MessageError(
                 f"The message for '{entity.path}' cannot be read: {error}"
             ) from error
-        return _entry(message, len(payload), due_ms, now_ms), message
+        entry = _entry(message, len(payload), due_ms, now_ms)
+        message.ttl_ms = entry.ttl_ms
+        return entry, message
 
     @staticmethod
     def _check_ids(entity: Entity, message: Message) -> None:
@@ -249,14 +255,16 @@ class Namespace:
                 f"'{entity.path}' requires sessions: set a session id on the message."
             )
 
-    def _take(self, entity: Entity, entry: Entry, message: Message, now_ms: int, done: Done) -> int:
+    def _take(
+        self, entity: Entity, entry: Entry, message: Message, seen: bool, now_ms: int, done: Done
+    ) -> int:
         if message.properties.content_type == PING:
             # Nothing to keep, but it goes through the disk: a ping asks whether a send would work.
             self.store.batch.change(entity.id).pings += 1
             self.store.submit(done)
             return 0
         if entity.detects_duplicates:
-            fresh = self._note_id(entity, str(message.properties.message_id), now_ms, done)
+            fresh = self._note_id(entity, str(message.properties.message_id), seen, now_ms, done)
             if fresh is None:
                 return 0
             done = fresh
@@ -264,7 +272,18 @@ class Namespace:
             return entity.queue.put(entry, done)
         return self._place(entity, entry, message, now_ms, done)
 
-    def _note_id(self, entity: Entity, message_id: str, now_ms: int, done: Done) -> Done | None:
+    def _has_seen(self, entity: Entity, message: Message, now_ms: int) -> bool:
+        """Whether the disk has the id of a message among those of this entity."""
+        since_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
+        found = self.store.query(
+            "SELECT 1 FROM seen WHERE entity = ? AND message_id = ? AND at_ms > ?",
+            *(entity.id, str(message.properties.message_id), since_ms),
+        )
+        return bool(found)
+
+    def _note_id(
+        self, entity: Entity, message_id: str, seen: bool, now_ms: int, done: Done
+    ) -> Done | None:
         """Remember an id and answer the callback to store with; None if it is a duplicate.
 
         A duplicate of a message that is still on its way to the disk shares that one's fate: to
@@ -276,11 +295,7 @@ class Namespace:
             entity.queue.tally.duplicates_dropped += 1
             waiting.append(done)
             return None
-        since_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
-        if self.store.query(
-            "SELECT 1 FROM seen WHERE entity = ? AND message_id = ? AND at_ms > ?",
-            *(entity.id, message_id, since_ms),
-        ):
+        if seen:
             entity.queue.tally.duplicates_dropped += 1
             self.store.submit(done)
             return None
@@ -339,7 +354,7 @@ class Namespace:
                     continue
                 try:
                     changed.append((subscription, rewrite(message, facts, copy)))
-                except CodecError as error:
+                except (CodecError, FilterError) as error:
                     self._bury_filter_error(subscription, entry, f"the action failed: {error}")
         # One that comes from another topic, by way of a subscription, may share its bytes already.
         if len(as_sent) > 1 and entry.body is None:
@@ -350,7 +365,7 @@ class Namespace:
             copy_entry = replace(entry, bare=new.message.bare, body=None)
             copy_entry.annotations = new.message.annotations
             if new.ttl_ms is not None:
-                copy_entry.ttl_ms, copy_entry.expires_ms = new.ttl_ms, now_ms + new.ttl_ms
+                copy_entry.ttl_ms, copy_entry.expires_ms = _lifetime(new.ttl_ms, now_ms)
             self._place(subscription, copy_entry, new.message, now_ms, nothing)
         self.store.submit(done)
         return 0
@@ -410,8 +425,12 @@ class Namespace:
 
     def forward_waiting(self, source: Entity, entry: Entry, token: bytes, done: Done) -> None:
         """Move a message that lies in a forwarding queue: out of it and on, in one batch."""
-        message = Message.parse(entry.bare)
-        message.annotations = entry.annotations
+        try:
+            message = message_of(entry)
+        except CodecError as error:
+            fault = unreadable(error)
+            source.queue.dead_letter(token, lambda whole: Burial(whole, *fault), done)
+            return
         source.queue.complete(token, done)
         self.store.batch.change(source.id).completed -= 1  # by nobody who received it
         self._forward(source, replace(entry), message, entry.enqueued_ms, nothing)
@@ -425,6 +444,10 @@ class Namespace:
         if found is None:
             return  # the entity was deleted, and its dead-letter queue with it
         entity, _ = found
+        if entity.topic is not None:  # it has no dead-letter queue that anybody could look into
+            for subscription in entity.topic.subscriptions.values():
+                self._put_dead(subscription.dead_letters, queue.path, burial)
+            return
         target = entity.received.forward_dead_letters_to
         if target is None or queue is not entity.queue:
             self._put_dead(entity.dead_letters, queue.path, burial)
@@ -438,8 +461,8 @@ class Namespace:
     def _forward_dead(self, entity: Entity, path: str, burial: Burial) -> None:
         target = self.directory.entity(str(entity.received.forward_dead_letters_to))
         self._check_can_send(target)
-        dead = _dead(burial, path)
-        message = Message.parse(dead.bare)
+        dead = dead_letter(burial, path)
+        message = message_of(dead)
         if (
             getattr(target.description, "requires_session", False)
             and not message.properties.group_id
@@ -457,7 +480,7 @@ class Namespace:
         found = self.directory.find(queue.entity)
         if found is not None:
             self.store.batch.change(found[0].id).dead_lettered += 1
-        queue.put(_dead(burial, source), self._noted(source, burial, done or nothing))
+        queue.put(dead_letter(burial, source), self._noted(source, burial, done or nothing))
 
     def _noted(self, source: str, burial: Burial, done: Done) -> Done:
         if self.books is None or burial.is_asked:
@@ -607,9 +630,12 @@ class Namespace:
         entry = self.store.get(number, sequence)
         if entry is None or entry.state != SCHEDULED:
             return
+        try:
+            message = message_of(entry)
+        except CodecError as error:
+            queue.give_up(entry, error)
+            return
         self.store.batch.delete(number, entry).arrived -= 1  # it arrived when it was scheduled
-        message = Message.parse(entry.bare)
-        message.annotations = entry.annotations
         active = replace(entry, state=ACTIVE, due_ms=None, enqueued_ms=now_ms)
         active.expires_ms = None if entry.ttl_ms is None else now_ms + entry.ttl_ms
 
@@ -702,14 +728,13 @@ def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entr
         # The header's TTL ends at 49 days; these two go further.
         span_ms = properties.absolute_expiry_time - properties.creation_time
         ttl_ms = max(span_ms, ttl_ms or 0)
-    if ttl_ms is not None and (due_ms or now_ms) + ttl_ms > LAST_MS:
-        ttl_ms = None  # beyond what a timestamp can say: it never expires
+    ttl_ms, expires_ms = _lifetime(ttl_ms, due_ms or now_ms)
     return Entry(
         0,
         ACTIVE if due_ms is None else SCHEDULED,
         0,
         now_ms,
-        None if ttl_ms is None else (due_ms or now_ms) + ttl_ms,
+        expires_ms,
         due_ms,
         None,
         ttl_ms,
@@ -725,46 +750,19 @@ def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entr
     )
 
 
+def _lifetime(ttl_ms: int | None, from_ms: int) -> tuple[int | None, int | None]:
+    """A time to live and when it ends; beyond what a timestamp can say a message never expires."""
+    if ttl_ms is None or from_ms + ttl_ms > LAST_MS:
+        return None, None
+    return ttl_ms, from_ms + ttl_ms
+
+
 def _capped(description: Description, ttl_ms: int | None) -> int | None:
     """The message's own time to live, with the entity's for a default and a ceiling."""
     if description.default_ttl >= FOREVER:
         return ttl_ms
     ceiling = int(description.default_ttl.total_seconds() * 1000)
     return ceiling if ttl_ms is None else min(ttl_ms, ceiling)
-
-
-def _dead(burial: Burial, source: str) -> Entry:
-    """The message as it lies in the dead-letter queue."""
-    entry = burial.entry
-    notes = dict(burial.properties)
-    if burial.reason is not None:
-        notes["DeadLetterReason"] = burial.reason
-    if burial.description is not None:
-        notes["DeadLetterErrorDescription"] = burial.description
-    bare = entry.bare
-    if notes:
-        bare = with_application_properties(bare, {**application_properties(bare), **notes})
-    return replace(
-        entry,
-        state=ACTIVE,
-        expires_ms=None,
-        due_ms=None,
-        session=None,
-        origin_sequence=entry.origin_sequence or entry.sequence or None,
-        dead_source=source,
-        body=None,
-        bare=bare,
-    )
-
-
-def pack_flags(durable: bool, priority: int | None) -> int:
-    """A header's durable and priority in one number."""
-    return int(durable) | (0 if priority is None else priority + 1 << 1)
-
-
-def unpack_flags(flags: int) -> tuple[bool, int | None]:
-    priority = flags >> 1
-    return bool(flags & 1), priority - 1 if priority else None
 
 
 def nothing(error: Exception | None) -> None:

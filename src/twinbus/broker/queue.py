@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from twinbus.amqp.message import application_properties, with_application_properties
+from twinbus.amqp.message import Message, application_properties, with_application_properties
+from twinbus.amqp.types import CodecError, encode_map
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription
 from twinbus.broker.store import ACTIVE, DEFERRED, SCHEDULED, Entry, Store, StoreError
 from twinbus.broker.window import PAGE_BYTES, Window
@@ -30,9 +31,12 @@ from twinbus.health import each
 Received = QueueDescription | SubscriptionDescription
 Done = Callable[[Exception | None], None]
 Changes = dict[str, object]
+# A settlement of which nothing can go wrong any more but the disk.
+Settle = Callable[[Done], None]
 
 EXPIRED = ("TTLExpiredException", "The message expired and was dead lettered.")
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
+UNREADABLE = "UnreadableMessage"
 
 
 class QueueError(Exception):
@@ -51,6 +55,12 @@ class LockLostError(QueueError):
 
 class NotFoundError(QueueError):
     condition = "com.microsoft:message-not-found"
+
+
+class ChangesError(QueueError):
+    """What a receiver wants to write on a message cannot be written."""
+
+    condition = "com.microsoft:argument-error"
 
 
 class Consumer(Protocol):
@@ -135,6 +145,20 @@ class Burial:
     description: str | None
     properties: Changes = field(default_factory=dict)
     is_asked: bool = False  # by a receiver, whose settlement it is
+
+    def notes(self) -> Changes:
+        """What is written on the message."""
+        notes = dict(self.properties)
+        if self.reason is not None:
+            notes["DeadLetterReason"] = self.reason
+        if self.description is not None:
+            notes["DeadLetterErrorDescription"] = self.description
+        return notes
+
+
+def unreadable(error: CodecError) -> tuple[str, str]:
+    """Why a message is given up that was stored before its bytes were looked into."""
+    return UNREADABLE, f"The message cannot be read: {error}."
 
 
 class Queue:
@@ -283,13 +307,25 @@ class Queue:
         return False
 
     def take(self, window: Window, now_ms: int) -> Entry | None:
-        """The next message that has not expired; those that have are dealt with on the way."""
+        """The next message that has not expired and can be handed out; others are dealt with."""
         while True:
             entry = window.next()
-            if entry is None or entry.expires_ms is None or entry.expires_ms > now_ms:
-                return entry
+            if entry is None:
+                return None
             # By its number: the sweep may have found it on disk since this page was read.
-            self.expire_stored(entry.sequence)
+            if entry.expires_ms is not None and entry.expires_ms <= now_ms:
+                self.expire_stored(entry.sequence)
+            elif not self._can_be_read(entry):
+                self._give_up_stored(entry.sequence)
+            else:
+                return entry
+
+    @staticmethod
+    def _can_be_read(entry: Entry) -> bool:
+        """Whether it can be handed out, for which nothing but its annotations is decoded."""
+        if entry.annotations is None and entry.delivery_annotations is None:
+            return True
+        return annotation_fault(entry) is None
 
     def hand(
         self, entry: Entry, consumer: Consumer, now_ms: int, owner: Holder | None = None
@@ -347,15 +383,18 @@ class Queue:
         self, token: bytes, now_ms: int, done: Done, changes: Changes | None = None
     ) -> None:
         """Let another have it; a message that failed often enough is dead-lettered instead."""
+        self.abandoning(token, now_ms, changes)(done)
+
+    def abandoning(self, token: bytes, now_ms: int, changes: Changes | None = None) -> Settle:
+        """All of `abandon` that may fail; what is left to do is answered."""
         lock = self._find(token)
-        whole = self._rewrite(lock.entry, changes)
-        self._return_or_bury(lock, lock.entry.delivery_count + 1, now_ms, done, whole)
+        return self._returning(lock, lock.entry.delivery_count + 1, now_ms, changes)
 
     def release(self, token: bytes, now_ms: int, done: Done) -> None:
         """Hand it back unseen: the delivery does not count."""
         lock = self._find(token)
         if lock.entry.expires_ms is not None and lock.entry.expires_ms <= now_ms:
-            self._return_or_bury(lock, lock.entry.delivery_count, now_ms, done)
+            self._returning(lock, lock.entry.delivery_count, now_ms)(done)
             return
         self._unlock(lock)
         if lock.entry.state == ACTIVE:
@@ -363,29 +402,60 @@ class Queue:
         done(None)
 
     def defer(self, token: bytes, done: Done, changes: Changes | None = None) -> None:
+        self.deferring(token, changes)(done)
+
+    def deferring(self, token: bytes, changes: Changes | None = None) -> Settle:
         lock = self._find(token)
-        self._rewrite(lock.entry, changes)
         count = lock.entry.delivery_count + 1
-        self.store.batch.restate(self.entity, lock.entry, DEFERRED, count)
-        self._finish(lock, done, comes_back=False)
+        whole, fault = self._changed(lock.entry, changes)
+        if fault is not None:
+            return self._burying(lock, whole, count, *fault)
+
+        def settle(done: Done) -> None:
+            if whole is not None:
+                self.store.batch.rewrite(self.entity, whole, whole.bare)
+            self.store.batch.restate(self.entity, lock.entry, DEFERRED, count)
+            self._finish(lock, done, comes_back=False)
+
+        return settle
 
     def dead_letter(self, token: bytes, burial: Callable[[Entry], Burial], done: Done) -> None:
+        self.dead_lettering(token, burial)(done)
+
+    def dead_lettering(self, token: bytes, burial: Callable[[Entry], Burial]) -> Settle:
         lock = self._find(token)
         whole = self._get(lock.entry.sequence)
         if whole is None:
             raise LockLostError(f"the message of '{self.path}' is no longer there")
         whole.delivery_count += 1
-        self._bury(self, burial(whole))
-        self._finish(lock, done, comes_back=False)
+        made = burial(whole)
+        self._check_changes(made.notes())
+        return partial(self._settle_buried, lock, made)
 
-    def _rewrite(self, entry: Entry, changes: Changes | None) -> Entry | None:
-        """Change application properties; answers the message with them, if there was a change."""
-        whole = self._get(entry.sequence) if changes else None
-        if changes and whole is not None:
+    def _changed(
+        self, entry: Entry, changes: Changes | None
+    ) -> tuple[Entry | None, tuple[str, str] | None]:
+        """The whole message with changed properties, or why it cannot be changed."""
+        if not changes:
+            return None, None
+        self._check_changes(changes)
+        whole = self._get(entry.sequence)
+        if whole is None:
+            return None, None
+        try:
             items = {**application_properties(whole.bare), **changes}
             whole.bare = with_application_properties(whole.bare, items)
-            self.store.batch.rewrite(self.entity, whole, whole.bare)
-        return whole
+        except CodecError as error:
+            return whole, unreadable(error)
+        return whole, None
+
+    def _check_changes(self, changes: Changes) -> None:
+        try:
+            encode_map(changes)
+        except CodecError as error:
+            raise ChangesError(
+                f"The properties for a message of '{self.path}' cannot be encoded: {error}"
+            ) from error
 
     def check_locks(self, tokens: list[bytes]) -> None:
         """Raise unless every one of these locks can be settled now."""
@@ -412,22 +482,46 @@ class Queue:
             )
         return lock
 
-    def _return_or_bury(
-        self, lock: Lock, count: int, now_ms: int, done: Done, whole: Entry | None = None
-    ) -> None:
-        """``whole`` is the message as it is from now on, if this batch changes it."""
+    def _returning(
+        self, lock: Lock, count: int, now_ms: int, changes: Changes | None = None
+    ) -> Settle:
         entry = lock.entry
         ready = entry.state == ACTIVE
+        expired = ready and entry.expires_ms is not None and entry.expires_ms <= now_ms
+        whole, fault = self._changed(entry, changes)
         if ready and count >= self.description.max_delivery_count:
             text = f"Message could not be consumed after {count} delivery attempts."
-            self._bury_stored(whole or entry, count, MAX_DELIVERIES, text)
-            self._finish(lock, done, comes_back=False)
-        elif ready and entry.expires_ms is not None and entry.expires_ms <= now_ms:
-            self._expire_now(whole or entry, count)
-            self._finish(lock, done, comes_back=False)
-        else:
-            self.store.batch.restate(self.entity, entry, entry.state, count)
-            self._finish(lock, done, comes_back=True)
+            fault = fault or (MAX_DELIVERIES, text)
+        elif expired and self.description.dead_lettering_on_expiration:
+            fault = fault or EXPIRED
+        if fault is not None:
+            return self._burying(lock, whole, count, *fault)
+
+        def settle(done: Done) -> None:
+            if expired:
+                self.store.batch.delete(self.entity, entry)
+            else:
+                if whole is not None:
+                    self.store.batch.rewrite(self.entity, whole, whole.bare)
+                self.store.batch.restate(self.entity, entry, entry.state, count)
+            self._finish(lock, done, comes_back=not expired)
+
+        return settle
+
+    def _burying(
+        self, lock: Lock, whole: Entry | None, count: int, reason: str, text: str
+    ) -> Settle:
+        """``whole`` is the message with its bytes, if they have been read: a lock has none."""
+        found = whole or self._get(lock.entry.sequence)
+        if found is None:  # it has lost its bytes, and is set aside
+            return partial(self._settle_buried, lock, None)
+        burial = Burial(replace(found, delivery_count=count), reason, text)
+        return partial(self._settle_buried, lock, burial)
+
+    def _settle_buried(self, lock: Lock, burial: Burial | None, done: Done) -> None:
+        if burial is not None:
+            self._bury(self, burial)
+        self._finish(lock, done, comes_back=False)
 
     def _finish(self, lock: Lock, done: Done, *, comes_back: bool) -> None:
         """The last step of a settlement: nothing that may fail comes after it."""
@@ -490,7 +584,19 @@ class Queue:
 
     def expire(self, entry: Entry) -> None:
         """The message's time to live is over."""
-        self._expire_now(entry, entry.delivery_count)
+        keeps = self.description.dead_lettering_on_expiration and entry.state != SCHEDULED
+        self._take_out(entry, Burial(entry, *EXPIRED) if keeps else None)
+
+    def give_up(self, entry: Entry, error: CodecError) -> None:
+        """The message cannot be read: it is set aside, before it stops anybody."""
+        self._take_out(entry, Burial(entry, *unreadable(error)))
+
+    def _take_out(self, entry: Entry, burial: Burial | None) -> None:
+        """Remove a message that nobody holds. What is buried comes with its bytes."""
+        if burial is None:
+            self.store.batch.delete(self.entity, entry)
+        else:
+            self._bury(self, burial)
         self.held[entry.sequence] = self._new_token()
 
         def committed(error: StoreError | None) -> None:
@@ -502,25 +608,20 @@ class Queue:
 
     def expire_stored(self, sequence: int) -> bool:
         """The sweep found an expired message; a locked one waits until its lock ends."""
-        if self.closed or sequence in self.held:
-            return False
-        entry = self._get(sequence)
-        if entry is None:
-            return False
-        self.expire(entry)
-        return True
+        entry = self._untouched(sequence)
+        if entry is not None:
+            self.expire(entry)
+        return entry is not None
 
-    def _expire_now(self, entry: Entry, count: int) -> None:
-        if self.description.dead_lettering_on_expiration and entry.state != SCHEDULED:
-            self._bury_stored(entry, count, *EXPIRED)
-        else:
-            self.store.batch.delete(self.entity, entry)
+    def _give_up_stored(self, sequence: int) -> None:
+        entry = self._untouched(sequence)
+        error = annotation_fault(entry) if entry is not None else None
+        if entry is not None and error is not None:
+            self.give_up(entry, error)
 
-    def _bury_stored(self, entry: Entry, count: int, reason: str, text: str) -> None:
-        """Bury a message, which may be remembered without its bytes, as locks remember theirs."""
-        whole = entry if entry.bare else self._get(entry.sequence)
-        if whole is not None:  # or it has lost its bytes, and is set aside
-            self._bury(self, Burial(replace(whole, delivery_count=count), reason, text))
+    def _untouched(self, sequence: int) -> Entry | None:
+        """The message as the disk has it, unless somebody holds it or it is on its way out."""
+        return None if self.closed or sequence in self.held else self._get(sequence)
 
     def set_aside(self, entry: Entry, reason: str, now_ms: int) -> None:
         """Take a message out of reach for good, unless somebody holds it: then its turn comes."""
@@ -535,14 +636,19 @@ class Queue:
         self.check_open()
         window = self._window if owner is None else owner.window
         entries: list[Entry] = []
-        while len(entries) < limit:
-            entry = window.next()
-            if entry is None:
-                break
-            if entry.enqueued_ms >= before_ms:
+        try:
+            while len(entries) < limit:
+                entry = window.next()
+                if entry is None:
+                    break
+                if entry.enqueued_ms >= before_ms:
+                    window.give_back(entry.sequence)
+                    break
+                entries.append(entry)
+        except StoreError:
+            for entry in entries:
                 window.give_back(entry.sequence)
-                break
-            entries.append(entry)
+            raise
         for entry in entries:
             self.held[entry.sequence] = b""
             self.store.batch.delete(self.entity, entry)
@@ -576,6 +682,15 @@ class Queue:
                     f"The message with sequence number {sequence} does not exist."
                 )
             entries.append(entry)
+        faults = [(entry, annotation_fault(entry)) for entry in entries]
+        for entry, error in faults:
+            if error is not None:
+                self.give_up(entry, error)
+        if any(error is not None for _, error in faults):
+            raise NotFoundError(
+                f"Failed to lock one or more specified messages of '{self.path}'. A message that "
+                "cannot be read does not exist any more; it is in the dead-letter queue."
+            )
         if not deletes:
             locks = [self.lock(entry, now_ms, owner) for entry in entries]
             done(None)
@@ -603,6 +718,17 @@ class Queue:
     def is_held(self) -> bool:
         """Whether there are locks that time can end."""
         return bool(self.locks)
+
+
+def annotation_fault(entry: Entry) -> CodecError | None:
+    """What is wrong with a message's annotations, which are decoded as it is handed out."""
+    try:
+        Message(
+            annotations=entry.annotations, delivery_annotations=entry.delivery_annotations
+        ).check_annotations()
+    except CodecError as error:
+        return error
+    return None
 
 
 def _ignore(error: Exception | None) -> None:

@@ -21,7 +21,14 @@ from twinbus.broker.entities import (
 )
 from twinbus.broker.grants import UnauthorizedError
 from twinbus.broker.namespace import MessageError, Namespace, QuotaError, TooLargeError
-from twinbus.broker.queue import Done, LockLostError, NotFoundError, Queue, QueueError
+from twinbus.broker.queue import (
+    ChangesError,
+    Done,
+    LockLostError,
+    NotFoundError,
+    Queue,
+    QueueError,
+)
 from twinbus.broker.sessions import Session, SessionLostError, SessionQueue, SessionTakenError
 from twinbus.broker.store import StoreError
 
@@ -37,6 +44,7 @@ _STATUS: dict[type[Exception], int] = {
     QuotaError: 403,
     TooLargeError: 400,
     MessageError: 400,
+    ChangesError: 400,
     NotAllowedError: 400,
 }
 

@@ -16,7 +16,7 @@ from twinbus.amqp.message import (
     with_properties,
 )
 from twinbus.amqp.types import Symbol, Timestamp, encode_map
-from twinbus.broker.expressions import MessageProperties, Value
+from twinbus.broker.expressions import FilterError, MessageProperties, Value, as_utc
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -106,12 +106,14 @@ def rewrite(message: Message, before: Facts, after: MessageProperties) -> Change
     bare = with_application_properties(with_properties(message.bare, properties), user)
     ttl = after.system.get("timetolive")
     changed_ttl = ttl if ttl != before.properties.system.get("timetolive") else None
+    if isinstance(changed_ttl, timedelta) and changed_ttl < timedelta():
+        raise FilterError("sys.TimeToLive cannot be less than nothing")
     new = replace(message, bare=bare, properties=properties)
     if after.system.get("partitionkey") != before.properties.system.get("partitionkey"):
         items = message.annotation_map()
         items[_PARTITION_KEY] = after.system.get("partitionkey")
         new.annotations = encode_map(items)
-    return Changed(new, int(changed_ttl / _MS) if isinstance(changed_ttl, timedelta) else None)
+    return Changed(new, changed_ttl // _MS if isinstance(changed_ttl, timedelta) else None)
 
 
 def _for_rules(value: Any) -> Value:
@@ -126,7 +128,7 @@ def _for_rules(value: Any) -> Value:
 
 def _for_wire(value: Value) -> Any:
     if isinstance(value, datetime):
-        return Timestamp(int((value - _EPOCH) / _MS))
+        return Timestamp((as_utc(value) - _EPOCH) // _MS)
     if isinstance(value, timedelta):
         return str(value)
     return value

@@ -31,7 +31,6 @@ from typing import Any, TypeAlias
 from twinbus.broker.expressions import (
     INT64_MAX,
     INT64_MIN,
-    FilterError,
     MessageProperties,
     Value,
     as_utc,
@@ -400,7 +399,7 @@ class RuleIndex:
             try:
                 if entry.rule.filter.matches(message):
                     matched.append(entry)
-            except FilterError as error:
+            except Exception as error:  # noqa: BLE001 - a rule's failure is its subscription's alone
                 errors.setdefault(entry.subscription, f"rule {entry.rule.name}: {error}")
         matched.sort(key=_order)
         found: dict[str, list[_Entry]] = {}
@@ -412,10 +411,10 @@ class RuleIndex:
         return [(s, _match(message, found.get(s, []), errors.get(s))) for s in subscriptions]
 
     def _correlated(self, message: MessageProperties) -> Iterator[_Entry]:
-        for anchors, names in (
-            (self._anchors["system"], message.system),
-            (self._anchors["user"], message.folded),
-        ):
+        for scope, anchors in self._anchors.items():
+            if not anchors:
+                continue  # and the application's properties need not be decoded
+            names = message.system if scope == "system" else message.folded
             # Both sides may be the long one: many filters, or many properties.
             for name in anchors if len(anchors) < len(names) else names:
                 if name in anchors and name in names:
@@ -455,6 +454,6 @@ def _match(message: MessageProperties, entries: list[_Entry], error: str | None)
     for rule in acting:
         try:
             copies.append(rule.changed(message))
-        except FilterError as failure:
+        except Exception as failure:  # noqa: BLE001 - as in `route`
             error = error or f"rule {rule.name}: {failure}"
     return Match(tuple(copies), error)

@@ -361,10 +361,12 @@ def test_noise_is_a_codec_error(raw: bytes) -> None:
         Message.parse(raw)
 
 
-def test_annotations_that_are_no_map_are_a_codec_error() -> None:
-    message = Message.parse(section(0x72, encode("text")) + data(b""))
+def test_maps_that_are_none_are_a_codec_error() -> None:
+    for code in (0x71, 0x72, 0x74):
+        with pytest.raises(CodecError):
+            Message.parse(section(code, encode("text")) + data(b""))
     with pytest.raises(CodecError):
-        message.annotation_map()
+        Message(annotations=encode("text")).annotation_map()
     with pytest.raises(CodecError):
         application_properties(section(0x74, encode([])) + data(b""))
 
