@@ -8,6 +8,7 @@ they are among the addresses, from the first time that anything happens there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -57,11 +58,14 @@ class Served(Protocol):
 
 
 async def metrics_page(host: Served, request: Request) -> Response:
-    return Response(as_page(exposition(host)), media_type=MEDIA_TYPE)
+    store = host.namespace.store
+    filled = [each.id for each in host.namespace.directory.entities() if each.queue.counts.active]
+    oldest_ms = await asyncio.to_thread(store.oldest_ms, filled)
+    return Response(as_page(exposition(host, oldest_ms)), media_type=MEDIA_TYPE)
 
 
-def exposition(host: Served) -> Iterator[str]:
-    """The lines of the page."""
+def exposition(host: Served, oldest_ms: dict[int, int]) -> Iterator[str]:
+    """The lines of the page. ``oldest_ms`` is when the first active message of an entity came."""
     whole = {"namespace": host.namespace.name}
     entities = list(host.namespace.directory.entities())
     queues = [queue for entity in entities for queue in _counted(entity)]
@@ -71,19 +75,19 @@ def exposition(host: Served) -> Iterator[str]:
     for name, (text, value) in _GAUGES.items():
         values = [({**whole, "entity": each.path}, value(each)) for each in entities]
         yield from metric(name, "gauge", text, values)
-    yield from _oldest(host.namespace, entities)
+    yield from _oldest(host.namespace.name, entities, oldest_ms)
     yield from metric(
         "connections", "gauge", "AMQP connections that are open.", [(whole, host.connection_count)]
     )
     yield from metric("links", "gauge", "AMQP links that are open.", [(whole, host.link_count)])
 
 
-def _oldest(namespace: Namespace, entities: list[Entity]) -> Iterator[str]:
+def _oldest(namespace: str, entities: list[Entity], oldest_ms: dict[int, int]) -> Iterator[str]:
     """A time, not an age: it is as true later as it was when it was asked for."""
     found = [
-        ({"namespace": namespace.name, "entity": entity.path}, at_ms / 1000)
+        ({"namespace": namespace, "entity": entity.path}, oldest_ms[entity.id] / 1000)
         for entity in entities
-        if entity.queue.counts.active and (at_ms := namespace.store.oldest_ms(entity.id))
+        if entity.id in oldest_ms
     ]
     text = "When the first message that is ready or locked came."
     yield from metric("oldest_message_timestamp_seconds", "gauge", text, found)

@@ -313,7 +313,8 @@ class _Shape:
         return self.key(MessageProperties(wanted.system(), properties))
 
     def key(self, message: MessageProperties) -> tuple[object, ...]:
-        system, user = message.system, message.folded
+        system = message.system
+        user = message.folded if self.user else {}
         return (
             *[_comparable(system.get(name)) for name in self.system],
             *[_comparable(user.get(name)) for name in self.user],

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from operator import attrgetter
@@ -98,6 +98,15 @@ _ADDED = (
     "INSERT INTO next_number VALUES (1, 1)",
     aside.TABLE,
 )
+# Added whenever one is missing. The active messages of sessions by age and by name, because a queue
+# may have put aside more messages than anybody can walk past. A message without a session is in
+# neither, so sending one costs nothing more.
+_INDEXES = (
+    "CREATE INDEX IF NOT EXISTS message_ready ON message (id) "
+    "WHERE state = 0 AND session IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS message_ready_session ON message (id >> 40, session, id) "
+    "WHERE state = 0 AND session IS NOT NULL",
+)
 
 _INSERT = """
 INSERT INTO message (
@@ -134,6 +143,9 @@ _READY_IN_SESSION = (
 )
 _ANY = _SELECT + "WHERE message.id >= ? AND message.id < ?"
 _ANY_IN_SESSION = _ANY + " AND session = ?"
+_OLDEST = (
+    "SELECT enqueued_ms FROM message WHERE id > ? AND id < ? AND state = 0 ORDER BY id LIMIT 1"
+)
 _ONE = _SELECT + "WHERE message.id = ?"
 
 
@@ -373,7 +385,8 @@ class Store:
         self._writer.execute("PRAGMA page_size = 16384")
         self._writer.execute("PRAGMA journal_mode = WAL")
         script = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
-        self._writer.executescript(f"BEGIN; {script} {_SCHEMA} {';'.join(_ADDED)}; COMMIT;")
+        added = ";".join((*_ADDED, *_INDEXES))
+        self._writer.executescript(f"BEGIN; {script} {_SCHEMA} {added}; COMMIT;")
 
     def _put_in_order(self) -> None:
         """Add what a file of an older release lacks, and set aside what belongs to nobody."""
@@ -383,6 +396,8 @@ class Store:
         if is_old:
             for sql in _ADDED:
                 run(sql)
+        for sql in _INDEXES:
+            run(sql)
         found = aside.set_nobodys_rows_aside(self._writer)
         if is_old and run(_SHARES).fetchone():
             # Older releases counted who shares a body wrongly, so it is done once from the start.
@@ -530,28 +545,36 @@ class Store:
     def next_session(self, entity: int, after: str) -> str | None:
         """The first session behind a name that has an active message.
 
-        One step down an index, however many messages each session has.
+        One step down an index, however many messages each session has, and of whatever state.
         """
         rows = self._read(
-            "SELECT session FROM message WHERE id >> 40 = ? AND session > ? AND state = 0 "
-            "ORDER BY session LIMIT 1",
+            "SELECT session FROM message INDEXED BY message_ready_session "
+            "WHERE id >> 40 = ? AND session > ? AND state = 0 ORDER BY session LIMIT 1",
             (entity, after),
         )
         return next((row[0] for row in rows), None)
 
-    def oldest_ms(self, entity: int) -> int | None:
-        """When the first of an entity's active messages came. One step down an index."""
-        rows = self._read(
-            "SELECT enqueued_ms FROM message WHERE id > ? AND id < ? AND state = 0 "
-            "ORDER BY id LIMIT 1",
-            (row_id(entity, 0), row_id(entity + 1, 0)),
-        )
-        return next((int(row[0]) for row in rows), None)
+    def oldest_ms(self, entities: Iterable[int]) -> dict[int, int]:
+        """When the first of each entity's active messages came.
+
+        On a connection of its own, so that it may be asked on another thread: it walks past all
+        that was put aside before them, and an index to spare that would burden every send.
+        """
+        try:
+            with closing(self._connect()) as link:
+                return {
+                    entity: int(row[0])
+                    for entity in entities
+                    for row in link.execute(_OLDEST, (row_id(entity, 0), row_id(entity + 1, 0)))
+                }
+        except sqlite3.Error as error:
+            raise _translated(error) from error
 
     def oldest_sessions(self, entity: int, limit: int) -> list[str]:
         """The sessions of an entity's oldest active messages, in that order."""
         rows = self._read(
-            "SELECT session FROM message WHERE id > ? AND id < ? AND state = 0 ORDER BY id LIMIT ?",
+            "SELECT session FROM message INDEXED BY message_ready WHERE id > ? AND id < ? "
+            "AND state = 0 AND session IS NOT NULL ORDER BY id LIMIT ?",
             (row_id(entity, 0), row_id(entity + 1, 0), limit),
         )
         return list(dict.fromkeys(row[0] for row in rows))

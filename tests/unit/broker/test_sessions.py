@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.bench.counting import database_steps
 from tests.unit.broker.test_queue import LOCK_MS, START_MS, Answer, Rig, Taker, message
 
 from twinbus.broker.entities import NotAllowedError
@@ -239,4 +240,39 @@ def test_many_sessions_come_and_go_with_nothing_lost_or_doubled(tmp_path: Path) 
     assert len(left) + settled == 200 == rig.queue.counts.active + settled
     for name, seen in done.items():
         assert seen == [f"{name}{n}" for n in range(len(seen))]
+    rig.close()
+
+
+def test_the_next_session_is_found_without_walking_past_what_was_deferred(tmp_path: Path) -> None:
+    """Counted in SQLite's own steps: of 2,000 deferred ones there are no more than of 20."""
+    (tmp_path / "few").mkdir()
+    (tmp_path / "many").mkdir()
+    assert steps_behind(2_000, tmp_path / "many") == steps_behind(20, tmp_path / "few")
+
+
+def steps_behind(deferred: int, folder: Path) -> int:
+    """What it takes SQLite to find the next session, by age and by name."""
+    rig = SessionRig(folder, requires_session=True)
+    rig.put(*[f"a{number}" for number in range(deferred)], "b1", "c1")
+    rig.store._writer.execute("UPDATE message SET state = 1 WHERE session = 'a'")
+
+    def find() -> None:
+        rig.sessions.accept_next(Taker(), rig.now)
+        assert rig.store.next_session(rig.queue.entity, "") == "b"
+
+    steps = database_steps([rig.store._reader], find)
+    assert list(rig.sessions.sessions) == ["b"]
+    rig.close()
+    return steps
+
+
+def test_a_file_without_the_indexes_of_sessions_gets_them(tmp_path: Path) -> None:
+    rig = SessionRig(tmp_path, requires_session=True)
+    rig.put("a1")
+    for name in ("message_ready", "message_ready_session"):
+        rig.store._writer.execute(f"DROP INDEX {name}")
+    rig.restart()
+    _, taker = rig.accept("a")
+    assert texts(taker) == ["a1"]
+    assert rig.sessions._free_session() is None
     rig.close()
