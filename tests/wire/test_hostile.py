@@ -67,6 +67,7 @@ QUEUES: dict[str, dict[str, Any]] = {
     "large": {},
     "deep": {},
     "asked": {},
+    "once": {"requires_duplicate_detection": True},
     "fuzz": {"lock_duration": 5, "max_delivery_count": 2_000_000},
     "fuzz-sessions": {"requires_session": True, "lock_duration": 5},
 }
@@ -528,6 +529,31 @@ def test_a_message_that_is_no_message_is_rejected(broker: BrokerProcess, frames:
     raw.amqp.write_frame(raw.session.channel, transfer(link.handle, 0, b"noise", more=False))
     event = next(settlements(raw))
     assert isinstance(event.state, Rejected)
+    raw.close()
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [b"\xc1\x09\x02\xa1\x01k\xa1\x03\xff\xff\xff", encode({5: "five"}), encode("text")],
+    ids=["0xff inside", "a number for a key", "a text"],
+)
+def test_properties_that_cannot_be_read_are_rejected_and_their_id_is_free(
+    broker: BrokerProcess, properties: bytes
+) -> None:
+    raw = Raw(broker.connection_string)
+    link = raw.attach(SENDER, "once")
+    head = Properties(message_id=uuid.uuid4().hex).encoded()
+    conditions = []
+    for number, more in enumerate((b"\x00\x53\x74" + properties, b"")):
+        link.send(head + more + b"\x00\x53\x75\xa0\x04body", struct.pack(">I", number), False)
+        answer = raw.wait(lambda event: isinstance(event, Settlement))
+        assert isinstance(answer, Settlement)
+        state = answer.state
+        conditions.append(
+            state.error.condition if isinstance(state, Rejected) and state.error else ""
+        )
+    assert conditions == ["com.microsoft:argument-error", ""]
+    assert raw.receive("once", 1, 1) == 1
     raw.close()
 
 
