@@ -446,7 +446,7 @@ _ANY_BYTES = {
 
 
 def ends_simple_map(buf: bytes, pos: int) -> int | None:
-    """Where the map at ``pos`` ends, if all its keys are short texts and its values simple.
+    """Where the map at ``pos`` ends, if all its keys are short ASCII and its values simple.
 
     Nearly every map that comes in a message is one of these, and looking at it takes a third of
     the time of decoding it. None says nothing against it: the decoders tell.
@@ -459,28 +459,30 @@ def ends_simple_map(buf: bytes, pos: int) -> int | None:
         return None
     pos += 3
     try:
-        for place in range(count):
+        while pos < end:
+            code, start = buf[pos], pos + 2
+            if code not in (0xA1, 0xA3):
+                return None
+            pos = start + buf[pos + 1]
+            if not buf[start:pos].isascii():
+                return None
             code = buf[pos]
             if code == 0xA1:
                 start = pos + 2
                 pos = start + buf[pos + 1]
                 buf[start:pos].decode()
-            elif code == 0xA3:
-                start = pos + 2
-                pos = start + buf[pos + 1]
-                if not buf[start:pos].isascii():
-                    return None
-            elif place & 1 == 0:
-                return None
-            elif code == 0xA0:
+            elif code in _ANY_BYTES:
+                pos += 1 + _ANY_BYTES[code]
+            elif code == 0xA0 or (code == 0xA3 and buf[pos + 2 : pos + 2 + buf[pos + 1]].isascii()):
                 pos += 2 + buf[pos + 1]
             elif code == 0x56 and buf[pos + 1] < 2:
                 pos += 2
             else:
-                pos += 1 + _ANY_BYTES[code]
-    except (IndexError, KeyError, UnicodeDecodeError):
+                return None
+            count -= 2
+    except (IndexError, UnicodeDecodeError):
         return None
-    return end if pos == end else None
+    return end if pos == end and count == 0 else None
 
 
 _FIXED_WIDTHS = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}

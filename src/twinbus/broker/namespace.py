@@ -728,7 +728,9 @@ def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entr
         # The header's TTL ends at 49 days; these two go further.
         span_ms = properties.absolute_expiry_time - properties.creation_time
         ttl_ms = max(span_ms, ttl_ms or 0)
-    ttl_ms, expires_ms = _lifetime(ttl_ms, due_ms or now_ms)
+    expires_ms = None
+    if ttl_ms is not None:
+        ttl_ms, expires_ms = _lifetime(ttl_ms, due_ms or now_ms)
     return Entry(
         0,
         ACTIVE if due_ms is None else SCHEDULED,
@@ -750,9 +752,9 @@ def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entr
     )
 
 
-def _lifetime(ttl_ms: int | None, from_ms: int) -> tuple[int | None, int | None]:
+def _lifetime(ttl_ms: int, from_ms: int) -> tuple[int | None, int | None]:
     """A time to live and when it ends; beyond what a timestamp can say a message never expires."""
-    if ttl_ms is None or from_ms + ttl_ms > LAST_MS:
+    if from_ms + ttl_ms > LAST_MS:
         return None, None
     return ttl_ms, from_ms + ttl_ms
 
