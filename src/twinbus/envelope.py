@@ -24,18 +24,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+from twinbus.amqp.message import Message, batch_items
+from twinbus.amqp.message import sections as sections_of
 from twinbus.amqp.types import (
     CodecError,
     Symbol,
+    Timestamp,
     UInt,
     decode,
+    encode,
     encode_binary,
-    encode_list,
-    encode_map,
-    skip,
 )
 from twinbus.errors import EnvelopeError
 
@@ -60,10 +61,13 @@ PLAIN, ZLIB = "identity", "zlib"
 TRANSFER: Final = "x-servicebus-transfer"
 
 DEFAULT_LIMIT: Final = 262_144
+# No Service Bus takes a larger message; one that says it is must not fill the memory to prove it.
+MOST_UNPACKED: Final = 100 * 1024 * 1024
 # Service Bus allows 64 KB of properties on a message; the aliases need some of it.
 _PROPERTIES_ROOM = 60 * 1024
-# What a sealed message is made of besides its body; a path is 260 characters at most.
+# What a sealed message is made of besides its body.
 _SEAL_ROOM = 2048
+_LONGEST_PATH = 260
 _SCHEDULE_ANNOTATION = Symbol("x-opt-scheduled-enqueue-time")
 _PARTITION_KEY = Symbol("x-opt-partition-key")
 _SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
@@ -81,10 +85,14 @@ _STAMPS: Final = frozenset(
 )
 
 HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, BODY = 0x70, 0x71, 0x72, 0x73, 0x74, 0x75
+_FOOTER = 0x78
+_HEAD = frozenset((HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION))
 _ID, _CONTENT_TYPE, _EXPIRY, _GROUP, _FIELDS = 0, 6, 8, 10, 13
 _TTL, _FIRST_ACQUIRER = 2, 3
+_UINT, _TIME = (0, 2**32 - 1), (-(2**63), 2**63 - 1)
 
 Sections = dict[int, bytes]
+K = TypeVar("K", list[Any], dict[Any, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +147,18 @@ def unwrap(message: bytes) -> tuple[str, bytes]:
     """The destination, and the message as it was sent. Parts are for ``assemble``.
 
     The bytes may come straight from a backlog queue: what its broker wrote on them is taken off.
+    Raises EnvelopeError unless what comes out is a message that a broker can read.
     """
     sections = split(message)
     properties = _map(sections.get(APPLICATION))
     home = home_of(properties)
-    if ENCODING in properties:
-        if properties.get(PARTS) is not None:
+    if is_sealed(properties):
+        seal = {_text(key): value for key, value in properties.items()}
+        if seal.get(PARTS) is not None:
             raise EnvelopeError("this is a part of a message; give all its parts to assemble()")
-        return home.path, _open(properties, _body(sections))
-    return home.path, _restore(sections, properties, home)
+        return home.path, checked(_open(seal, _body(sections)))
+    _map(sections.get(DELIVERY))
+    return home.path, _parsed(_restore(sections, properties, home))
 
 
 def unstamped(message: bytes, without: frozenset[str] = frozenset()) -> bytes:
@@ -155,12 +166,20 @@ def unstamped(message: bytes, without: frozenset[str] = frozenset()) -> bytes:
     sections = split(message)
     annotations = _unstamp(sections)
     if annotations is not None:
-        sections[ANNOTATIONS] = encode_map(annotations) if annotations else b""
+        sections[ANNOTATIONS] = _encoded(annotations) if annotations else b""
     if without:
         properties = _map(sections.get(APPLICATION))
         rest = {key: value for key, value in properties.items() if key not in without}
-        sections[APPLICATION] = encode_map(rest) if rest else b""
+        sections[APPLICATION] = _encoded(rest) if rest else b""
     return _join(sections)
+
+
+def checked(message: bytes) -> bytes:
+    """The message, if a broker can read all of it but its body. Raises EnvelopeError if not."""
+    sections = split(message)
+    for code in (DELIVERY, ANNOTATIONS, APPLICATION):
+        _map(sections.get(code))
+    return _parsed(message)
 
 
 def living(message: bytes, time_to_live_ms: int) -> bytes:
@@ -173,7 +192,7 @@ def living(message: bytes, time_to_live_ms: int) -> bytes:
 def time_to_live_of(message: bytes) -> int | None:
     """The message's own time to live, in milliseconds."""
     header = _list(split(message).get(HEADER))
-    return header[_TTL] if len(header) > _TTL else None
+    return _whole({TIME_TO_LIVE: header[_TTL]}, TIME_TO_LIVE, _UINT) if len(header) > _TTL else None
 
 
 def identity_of(message: bytes) -> tuple[Any, Any, Any]:
@@ -190,7 +209,7 @@ def _wrap(sections: Sections, path: str) -> bytes:
     if len(header) > _TTL and header[_TTL] is not None:
         aliases[TIME_TO_LIVE] = UInt(header[_TTL])
         header[_TTL] = None
-        sections[HEADER] = encode_list(header)
+        sections[HEADER] = _encoded(header)
     fields = _fields(sections)
     if fields[_ID] is None:
         fields[_ID] = str(uuid4())
@@ -198,34 +217,34 @@ def _wrap(sections: Sections, path: str) -> bytes:
         aliases[SESSION_ID], fields[_GROUP] = fields[_GROUP], None
     if fields[_EXPIRY] is not None:
         aliases[EXPIRY], fields[_EXPIRY] = fields[_EXPIRY], None
-    sections[PROPERTIES] = encode_list(fields)
+    sections[PROPERTIES] = _encoded(fields)
     annotations = _map(sections.get(ANNOTATIONS))
     scheduled = annotations.pop(_SCHEDULE_ANNOTATION, None)
     if scheduled is not None:
         aliases[SCHEDULED] = scheduled
-        sections[ANNOTATIONS] = encode_map(annotations) if annotations else b""
-    sections[APPLICATION] = encode_map(_map(sections.get(APPLICATION)) | aliases)
+        sections[ANNOTATIONS] = _encoded(annotations) if annotations else b""
+    sections[APPLICATION] = _encoded(_map(sections.get(APPLICATION)) | aliases)
     return _join(sections)
 
 
-def _restore(sections: Sections, properties: dict[str, Any], home: Home) -> bytes:
+def _restore(sections: Sections, properties: dict[Any, Any], home: Home) -> bytes:
     if home.session_id is not None or home.expiry_ms is not None:
         fields = _fields(sections)
         if home.session_id is not None:
-            fields[_GROUP] = properties[SESSION_ID]
+            fields[_GROUP] = home.session_id
         if home.expiry_ms is not None:
-            fields[_EXPIRY] = properties[EXPIRY]
-        sections[PROPERTIES] = encode_list(fields)
+            fields[_EXPIRY] = Timestamp(home.expiry_ms)
+        sections[PROPERTIES] = _encoded(fields)
     annotations = _unstamp(sections)
     if home.time_to_live_ms is not None:
-        _set_time_to_live(sections, properties[TIME_TO_LIVE])
+        _set_time_to_live(sections, UInt(home.time_to_live_ms))
     if home.scheduled_ms is not None:
         annotations = _map(sections.get(ANNOTATIONS)) if annotations is None else annotations
-        annotations[_SCHEDULE_ANNOTATION] = properties[SCHEDULED]
+        annotations[_SCHEDULE_ANNOTATION] = Timestamp(home.scheduled_ms)
     if annotations is not None:
-        sections[ANNOTATIONS] = encode_map(annotations) if annotations else b""
+        sections[ANNOTATIONS] = _encoded(annotations) if annotations else b""
     rest = without_aliases(properties)
-    sections[APPLICATION] = encode_map(rest) if rest else b""
+    sections[APPLICATION] = _encoded(rest) if rest else b""
     return _join(sections)
 
 
@@ -237,7 +256,7 @@ def _unstamp(sections: Sections) -> dict[Any, Any] | None:
     # How often the backlog handed it out is nobody's business at home.
     header = _list(sections.get(HEADER))[:_FIRST_ACQUIRER]
     known = any(value not in (None, False) for value in header)
-    sections[HEADER] = encode_list(header) if known else b""
+    sections[HEADER] = _encoded(header) if known else b""
     return {key: value for key, value in annotations.items() if key not in _STAMPS}
 
 
@@ -245,7 +264,7 @@ def _set_time_to_live(sections: Sections, milliseconds: Any) -> None:
     header = _list(sections.get(HEADER))
     header += [None] * (_TTL + 1 - len(header))
     header[_TTL] = milliseconds
-    sections[HEADER] = encode_list(header)
+    sections[HEADER] = _encoded(header)
 
 
 def id_of(message: bytes) -> Any:
@@ -263,15 +282,17 @@ def home_of(properties: Mapping[Any, Any]) -> Home:
     path = _text(found.get(PATH))
     if not isinstance(path, str) or not path:
         raise EnvelopeError(f"the message has no {PATH}, so it cannot be said where it belongs")
+    if len(path) > _LONGEST_PATH:
+        raise EnvelopeError(f"{PATH} has {len(path)} characters; no entity has more than 260")
     session = _text(found.get(SESSION_ID))
     if session is not None and not isinstance(session, str):
         raise EnvelopeError(f"{SESSION_ID} is {type(session).__name__}; it must be a string")
     return Home(
         path,
-        session,
-        _whole(found, TIME_TO_LIVE),
-        _whole(found, EXPIRY),
-        _whole(found, SCHEDULED),
+        None if session is None else str(session),
+        _whole(found, TIME_TO_LIVE, _UINT),
+        _whole(found, EXPIRY, _TIME),
+        _whole(found, SCHEDULED, _TIME),
     )
 
 
@@ -291,7 +312,7 @@ def part_of(properties: Mapping[Any, Any]) -> tuple[str, int, int] | None:
     if PARTS not in found:
         return None
     group = _text(found.get(PART_OF))
-    part, parts = _whole(found, PART), _whole(found, PARTS)
+    part, parts = _whole(found, PART, _UINT), _whole(found, PARTS, _UINT)
     if not isinstance(group, str) or part is None or parts is None or not 0 <= part < parts:
         raise EnvelopeError(f"{PART}, {PARTS} and {PART_OF} do not say which part this is")
     return group, part, parts
@@ -306,11 +327,16 @@ def _text(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _whole(found: Mapping[Any, Any], name: str) -> int | None:
+def _whole(found: Mapping[Any, Any], name: str, limits: tuple[int, int]) -> int | None:
     value = found.get(name)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise EnvelopeError(f"{name} is {type(value).__name__}; it must be a whole number")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise EnvelopeError(f"{name} is {type(value).__name__}; it must be a whole number")
+    low, high = limits
+    if not low <= value <= high:
+        raise EnvelopeError(f"{name} is {int(value)}; it must be from {low} to {high}")
+    return int(value)
 
 
 # ---------------------------------------------------------------- sealed messages
@@ -348,8 +374,8 @@ def _sealed(message_id: Any, properties: dict[str, Any], content: bytes) -> byte
     fields[_ID], fields[_CONTENT_TYPE] = message_id, Symbol(SEALED_CONTENT_TYPE)
     return _join(
         {
-            PROPERTIES: encode_list(fields),
-            APPLICATION: encode_map(properties),
+            PROPERTIES: _encoded(fields),
+            APPLICATION: _encoded(properties),
             BODY: b"\x00\x53\x75" + encode_binary(content),
         }
     )
@@ -362,7 +388,7 @@ def assemble(parts: Iterable[bytes]) -> tuple[str, bytes]:
     groups: set[tuple[str, int]] = set()
     for encoded in parts:
         sections = split(encoded)
-        seal = _map(sections.get(APPLICATION))
+        seal = {_text(key): value for key, value in _map(sections.get(APPLICATION)).items()}
         place = part_of(seal)
         if place is None:
             raise EnvelopeError("one of the messages is not a part")
@@ -375,7 +401,7 @@ def assemble(parts: Iterable[bytes]) -> tuple[str, bytes]:
     if len(found) != count:
         raise EnvelopeError(f"only {len(found)} of {count} parts are there")
     content = b"".join(found[index] for index in range(count))
-    return home_of(seal).path, _open(seal, content)
+    return home_of(seal).path, checked(_open(seal, content))
 
 
 def join_bodies(properties: Mapping[Any, Any], bodies: Iterable[bytes]) -> bytes:
@@ -387,15 +413,34 @@ def join_bodies(properties: Mapping[Any, Any], bodies: Iterable[bytes]) -> bytes
 def _open(seal: Mapping[str, Any], content: bytes) -> bytes:
     encoding = _text(seal.get(ENCODING))
     if encoding == ZLIB:
-        try:
-            content = zlib.decompress(content)
-        except zlib.error as error:
-            raise EnvelopeError(f"the compressed message is damaged: {error}") from error
+        content = _decompressed(content)
     elif encoding != PLAIN:
         raise EnvelopeError(f"{ENCODING} is {encoding!r}; this version knows zlib and identity")
     if zlib.crc32(content) != seal.get(CHECKSUM):
         raise EnvelopeError(f"the message's bytes do not add up to its {CHECKSUM}")
     return content
+
+
+def _decompressed(content: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        whole = stream.decompress(content, MOST_UNPACKED)
+    except zlib.error as error:
+        raise EnvelopeError(f"the compressed message is damaged: {error}") from error
+    if stream.unconsumed_tail:
+        raise EnvelopeError(f"the message unpacks to more than {MOST_UNPACKED} bytes")
+    if not stream.eof:
+        raise EnvelopeError("the compressed message is damaged: it ends too soon")
+    return whole
+
+
+def _parsed(message: bytes) -> bytes:
+    """The message, if its header, properties and the order of its sections are a message's."""
+    try:
+        Message.parse(message)
+    except CodecError as error:
+        raise EnvelopeError(f"this is not a message that can be sent: {error}") from error
+    return message
 
 
 # ---------------------------------------------------------------- sections
@@ -407,25 +452,18 @@ def split(message: bytes) -> Sections:
     The SDK writes delivery annotations last; they are put where AMQP wants them.
     """
     sections: Sections = {}
-    bodies: list[tuple[int, int]] = []
-    pos, size = 0, len(message)
+    bodies: list[bytes] = []
     try:
-        while pos < size:
-            if message[pos] or message[pos + 1] != 0x53:
-                raise EnvelopeError("the bytes are not an encoded message")
-            code, start = message[pos + 2], pos + 3
-            end = skip(message, start)
-            if code < BODY:
+        for code, pos, start, end in sections_of(message):
+            if BODY <= code <= _FOOTER:
+                bodies.append(message[pos:end])
+            elif code in _HEAD and code not in sections:
                 sections[code] = message[start:end]
             else:
-                bodies.append((pos, end))
-            pos = end
-    except (CodecError, IndexError) as error:
+                raise EnvelopeError(f"the section {code:#x} is of no message, or is there twice")
+    except CodecError as error:
         raise EnvelopeError(f"the bytes are not an encoded message: {error}") from error
-    if len(bodies) == 1:
-        sections[BODY] = message[bodies[0][0] : bodies[0][1]]
-    else:
-        sections[BODY] = b"".join([message[start:end] for start, end in bodies])
+    sections[BODY] = bodies[0] if len(bodies) == 1 else b"".join(bodies)
     return sections
 
 
@@ -448,7 +486,7 @@ def _with_id(sections: Sections) -> Sections:
     if fields[_ID] is not None:
         return sections
     fields[_ID] = str(uuid4())
-    return {**sections, PROPERTIES: encode_list(fields)}
+    return {**sections, PROPERTIES: _encoded(fields)}
 
 
 def _fields(sections: Sections) -> list[Any]:
@@ -457,13 +495,20 @@ def _fields(sections: Sections) -> list[Any]:
 
 
 def _list(raw: bytes | None) -> list[Any]:
-    value = _value(raw)
-    return value if isinstance(value, list) else []
+    return _of_kind(raw, list)
 
 
 def _map(raw: bytes | None) -> dict[Any, Any]:
+    return _of_kind(raw, dict)
+
+
+def _of_kind(raw: bytes | None, kind: type[K]) -> K:
     value = _value(raw)
-    return value if isinstance(value, dict) else {}
+    if value is None:
+        return kind()
+    if type(value) is not kind:
+        raise EnvelopeError(f"a section of the message is {type(value).__name__}, of all things")
+    return value
 
 
 def _value(raw: bytes | None) -> Any:
@@ -473,10 +518,19 @@ def _value(raw: bytes | None) -> Any:
         raise EnvelopeError(f"a section of the message is damaged: {error}") from error
 
 
+def _encoded(value: list[Any] | dict[Any, Any]) -> bytes:
+    try:
+        return encode(value)
+    except CodecError as error:
+        raise EnvelopeError(f"a section of the message cannot be written again: {error}") from error
+
+
 def _body(sections: Sections) -> bytes:
     """The content of the one data section of a sealed message."""
-    raw = sections[BODY]
-    value = _value(raw[3:]) if raw[:3] == b"\x00\x53\x75" else None
-    if not isinstance(value, bytes):
+    try:
+        items = batch_items(sections[BODY])
+    except CodecError:
+        items = []
+    if len(items) != 1:
         raise EnvelopeError("a sealed message must have one binary body")
-    return value
+    return items[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import zlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,12 +20,13 @@ from hypothesis import strategies as st
 from tests.unit.amqp.test_types import KEYS, PRIMITIVES
 
 from twinbus import EnvelopeError, envelope
-from twinbus.amqp.message import Message, Properties
+from twinbus.amqp.message import Message, Properties, application_properties
 from twinbus.amqp.types import (
     Symbol,
     Timestamp,
     UByte,
     UInt,
+    ULong,
     decode,
     encode,
     encode_list,
@@ -90,6 +92,34 @@ def messages(draw: Any) -> bytes:
     if draw(st.booleans()):
         parts.append(section(0x78, encode_map(draw(maps))))
     return b"".join(parts)
+
+
+@st.composite
+def damaged(draw: Any) -> bytes:
+    """What may lie in a queue though nobody could have meant it: messages with a byte changed, cut
+    short, with sections of any value, with parts and seals of any value; and mere noise."""
+    kind = draw(st.sampled_from(["byte", "cut", "sections", "aliases", "noise"]))
+    if kind == "noise":
+        return bytes(draw(st.binary(max_size=100)))
+    if kind == "aliases":
+        names = st.sampled_from(sorted(envelope.RESERVED)) | TEXTS
+        values = VALUES | st.sampled_from(["q", "identity", "zlib", 0, 1, 2, 2**40, -1])
+        properties = draw(st.dictionaries(names, values, max_size=6))
+        properties.setdefault(envelope.PATH, "q")
+        inside = draw(st.binary(max_size=40) | messages())
+        return section(0x74, encode_map(properties)) + section(0x75, encode(inside))
+    if kind == "sections":
+        codes = draw(st.lists(st.integers(0x6F, 0x79), max_size=6))
+        path = section(0x74, encode_map({envelope.PATH: "q"}))
+        return path + b"".join(section(code, encode(draw(VALUES))) for code in codes)
+    message = draw(messages())
+    wrapped = envelope.wrap(message, "q")
+    whole = bytearray(draw(st.sampled_from([message, wrapped])))
+    at = draw(st.integers(0, len(whole) - 1))
+    if kind == "cut":
+        return bytes(whole[:at])
+    whole[at] = draw(st.integers(0, 255))
+    return bytes(whole)
 
 
 def _symbol(text: str) -> Symbol:
@@ -286,3 +316,81 @@ def test_properties_of_our_own_codec_agree_with_the_sdks() -> None:
     assert Message.parse(message).properties == Properties(
         message_id="1", correlation_id="c", subject="s"
     )
+
+
+# ---------------------------------------------------------------- what nobody could have meant
+
+
+@given(message=damaged())
+@settings(SLOW, max_examples=600)
+def test_what_comes_out_is_a_message_or_an_envelope_error(message: bytes) -> None:
+    """What goes home must be one that a broker can read, or it would be in the way of others."""
+    try:
+        _, home = envelope.unwrap(message)
+        envelope.living(home, 5)
+        envelope.time_to_live_of(home)
+    except EnvelopeError:
+        return
+    Message.parse(home).annotation_map()
+    application_properties(Message.parse(home).bare)
+    envelope.identity_of(home)
+
+
+def diverted(**aliases: object) -> bytes:
+    named = {name.replace("_", "-"): value for name, value in aliases.items()}
+    return section(0x74, encode_map({"x-ms-path": "q", **named})) + section(0x75, encode(b"x"))
+
+
+@pytest.mark.parametrize(
+    ("aliases", "words"),
+    [
+        ({"x_ms_timetolive": 2**40}, "x-ms-timetolive is 1099511627776"),
+        ({"x_ms_timetolive": -1}, "x-ms-timetolive is -1"),
+        (
+            {"x_ms_absoluteexpirytime": ULong(2**63)},
+            "x-ms-absoluteexpirytime is 922",
+        ),
+        ({"x_ms_scheduledenqueuetimeutc": [1]}, "x-ms-scheduledenqueuetimeutc is list"),
+        ({"x_ms_encoding": "identity", "x_ms_checksum": UInt(zlib.crc32(b"x"))}, "not an enc"),
+        ({"x_ms_encoding": ["zlib"]}, "x-ms-encoding is"),
+        ({"x_ms_path": "q" * 261}, "x-ms-path has 261 characters"),
+    ],
+)
+def test_an_alias_that_no_message_can_have_is_refused_with_a_reason(
+    aliases: dict[str, object], words: str
+) -> None:
+    with pytest.raises(EnvelopeError, match=words):
+        envelope.unwrap(diverted(**aliases))
+
+
+@pytest.mark.parametrize("raw", [b"\xa1\x01x", b"\xc0\x02\x01\x43", b"\xff" * 9])
+@pytest.mark.parametrize("code", [0x70, 0x71, 0x72, 0x73, 0x74])
+def test_a_section_that_cannot_be_read_is_refused_with_a_reason(code: int, raw: bytes) -> None:
+    sections = {0x70: b"\x45", 0x71: b"\xc1\x01\x00", 0x72: b"\xc1\x01\x00", 0x73: b"\x45"}
+    sections[0x74] = encode_map({"x-ms-path": "q"})
+    sections[code] = raw
+    if (code, raw[0]) in ((0x70, 0xC0), (0x73, 0xC0)):
+        sections[code] = b"\xc0\x04\x03\x45\x45\x45"  # a list, but of lists
+    message = b"".join(section(each, sections[each]) for each in sorted(sections))
+    with pytest.raises(EnvelopeError):
+        envelope.unwrap(message + section(0x75, encode(b"x")))
+
+
+def test_a_section_of_no_message_or_that_comes_twice_is_refused_and_not_lost() -> None:
+    for extra in (section(0x24, b"\x45"), section(0x74, encode_map({"a": "b"}))):
+        with pytest.raises(EnvelopeError, match="section"):
+            envelope.unwrap(extra + diverted())
+
+
+def test_a_message_that_unpacks_to_more_than_any_message_is_refused() -> None:
+    bomb = zlib.compress(b"\x00" * (envelope.MOST_UNPACKED + 1))
+    seal = encode_map({"x-ms-path": "q", "x-ms-encoding": "zlib", "x-ms-checksum": 0})
+    with pytest.raises(EnvelopeError, match="unpacks to more than"):
+        envelope.unwrap(section(0x74, seal) + section(0x75, encode(bomb)))
+
+
+def test_keys_that_are_binary_do_not_hide_an_alias() -> None:
+    properties = {b"x-ms-path": "q", b"x-ms-sessionid": "s", b"x-ms-timetolive": UInt(5)}
+    message = section(0x74, encode_map(properties)) + section(0x75, encode(b"x"))
+    path, home = envelope.unwrap(message)
+    assert (path, envelope.identity_of(home)[1], envelope.time_to_live_of(home)) == ("q", "s", 5)

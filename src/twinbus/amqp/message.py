@@ -9,6 +9,7 @@ changed and written again. ``bare`` is everything from the properties on, byte f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import UUID
@@ -82,6 +83,17 @@ def _descriptor(buf: bytes, pos: int) -> tuple[int, int]:
     except IndexError as error:
         raise CodecError("the message ends in the middle of a section") from error
     raise CodecError("a message's section has no descriptor")
+
+
+def sections(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Of each section, as they come, its code and where it, its value and its end are. Raises
+    CodecError where there is none. What is in them is not looked at."""
+    pos, size = 0, len(payload)
+    while pos < size:
+        code, start = _descriptor(payload, pos)
+        end = skip(payload, start)
+        yield code, pos, start, end
+        pos = end
 
 
 @dataclass(slots=True)
