@@ -36,7 +36,8 @@ from twinbus.amqp.session import RECEIVER
 from twinbus.amqp.types import encode
 from twinbus.pipeline import raw
 from twinbus.pipeline.carrier import in_transfers
-from twinbus.pipeline.columns import Received, arrow_schema, record_batch
+from twinbus.pipeline.columns import arrow_schema, record_batch
+from twinbus.pipeline.received import Received
 from twinbus.pipeline.translation import BACKLOG_COLUMNS
 
 QUEUES = tuple(envelope.queue_path("bench", index) for index in range(10))

@@ -27,6 +27,7 @@ from twinbus import envelope
 from twinbus.pipeline.carrier import in_transfers
 from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.links import Links
+from twinbus.pipeline.received import Received
 
 START_S = 150.0
 LIMIT = 262_144
@@ -145,9 +146,7 @@ class Namespaces:
 
 
 def sequence_number(message: bytes) -> int:
-    from twinbus.pipeline.columns import Received
-
-    return Received("", None, message, 0).sequence_number
+    return Received("", None, message, 0).sequence_number or 0
 
 
 class SyphonProcess:

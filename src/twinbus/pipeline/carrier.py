@@ -58,7 +58,7 @@ class Post(Protocol):
     """How messages travel and are settled."""
 
     def limit(self, destination: str) -> int:
-        """The largest transfer it takes."""
+        """The largest transfer it takes. Raises one of the three errors."""
 
     def send(self, destination: str, messages: Sequence[bytes]) -> None:
         """All or none. Raises one of the three errors."""
@@ -115,7 +115,8 @@ class Carrier:
     def __init__(self, post: Post, orders: Orders) -> None:
         self._post = post
         self._orders = orders
-        self._parts: dict[tuple[str, str], list[Row]] = {}
+        # By queue, message and number of parts: which parts have come, and the rows they came in.
+        self._parts: dict[tuple[str, str, int], tuple[set[int], list[Row]]] = {}
         self._left: list[Parcel] = []
         self._behind: set[tuple[str, str]] = set()  # who has messages left behind in this round
         self._held: set[tuple[str, str]] = set()  # of these, who waits for a lock to end
@@ -137,7 +138,7 @@ class Carrier:
 
     def finish(self) -> list[Tally]:
         """Deal with what is left, and say what became of everything."""
-        for rows in self._parts.values():
+        for _, rows in self._parts.values():
             self._set_aside(rows)
         moved = any(outcome is Outcome.MOVED for _, _, outcome in self._tallies)
         if not moved and not self._orders.keep:
@@ -150,29 +151,38 @@ class Carrier:
 
     def _opened(self, row: Row) -> Parcel | None:
         """The row out of its envelope; None if it waits for its other parts, or is refused."""
+        rows = [row]
         try:
-            if row.part_of is not None:
-                return self._assembled(row)
-            destination, message = envelope.unwrap(row.message)
+            if row.part_of is None:
+                found = envelope.unwrap(row.message)
+            else:
+                rows = self._beside(row)
+                if not rows:
+                    return None
+                found = envelope.assemble(each.message for each in rows)
+            return self._living(_parcel(rows, *found), row)
         except EnvelopeError as error:
-            self._refuse(_plain(row), BAD_ENVELOPE, str(error))
+            self._refuse(_plain(rows), BAD_ENVELOPE, str(error))
             return None
-        return self._living(_parcel([row], destination, message), row)
 
-    def _assembled(self, row: Row) -> Parcel | None:
-        assert row.part_of is not None
-        key = (row.queue, row.part_of)
-        rows = self._parts.setdefault(key, [])
-        rows.append(row)
+    def _beside(self, row: Row) -> list[Row]:
+        """This part and all others of its message; none if some have not come yet.
+
+        A part that does not say which one it is raises before it is among the others, so that it
+        cannot spoil them; and one that counts them otherwise is of another message.
+        """
         place = envelope.place_of(row.message)
         if place is None:
-            del self._parts[key]
             raise EnvelopeError(f"{envelope.PART_OF} is there, {envelope.PARTS} is not")
-        if len({envelope.place_of(each.message) for each in rows}) < place[2]:
-            return None
+        group, part, count = place
+        key = (row.queue, group, count)
+        numbers, rows = self._parts.setdefault(key, (set(), []))
+        numbers.add(part)
+        rows.append(row)
+        if len(numbers) < count:
+            return []
         del self._parts[key]
-        destination, message = envelope.assemble(each.message for each in rows)
-        return self._living(_parcel(rows, destination, message), row)
+        return rows
 
     def _living(self, parcel: Parcel, row: Row) -> Parcel | None:
         """The parcel with what is left of its time to live, if wanted; None if nothing is."""
@@ -245,6 +255,10 @@ class Carrier:
         find out which of them it was."""
         try:
             todo = self._transfers(destination, parcels)
+        except RefusedError as error:
+            for parcel in parcels:
+                self._refuse(parcel, REFUSED, str(error))
+            return
         except (UnavailableError, BusyError) as error:
             self._stop(destination, parcels, error)
             return
@@ -335,8 +349,7 @@ class Carrier:
         left by a send that failed, stay locked for a while, and are given up in the end. Nothing
         waits for them: they must not keep a whole queue.
         """
-        parcel, group = _plain(rows[0]), rows[0].part_of or ""
-        parcel.tokens = [row.token for row in rows]
+        parcel, group = _plain(rows), rows[0].part_of or ""
         alone = group in self._orders.alone
         if alone and min(row.waited_ms for row in rows) > PARTS_MS:
             missing = f"some of the parts of message {group} are not in the queue"
@@ -407,9 +420,9 @@ def _parcel(rows: Sequence[Row], destination: str, message: bytes) -> Parcel:
     )
 
 
-def _plain(row: Row) -> Parcel:
-    """A row that could not be opened."""
-    return _parcel([row], row.destination or NOWHERE, row.message)
+def _plain(rows: Sequence[Row]) -> Parcel:
+    """Rows that could not be opened."""
+    return _parcel(rows, rows[0].destination or NOWHERE, rows[0].message)
 
 
 def _tokens(parcels: Iterable[Parcel]) -> dict[str, list[UUID]]:

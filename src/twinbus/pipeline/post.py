@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -22,8 +22,10 @@ from twinbus.pipeline.books import Books
 from twinbus.pipeline.carrier import BusyError, Carrier, RefusedError, Row, UnavailableError
 from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.links import Links, links
-from twinbus.pipeline.raw import RawReceiver
+from twinbus.pipeline.raw import RawReceiver, RawSender
 from twinbus.pipeline.rounds import Orders, Outcome, Tally
+
+T = TypeVar("T")
 
 # A settlement that gets no answer is tried again: what it settles is home already.
 SETTLING_ATTEMPTS: Final = 4
@@ -61,21 +63,24 @@ class SdkPost:
         self._books = books
 
     def limit(self, destination: str) -> int:
-        sender = self._links.sender(self._primary, destination)
-        self._translated(sender.ready)
-        return sender.limit
+        def ready(sender: RawSender) -> int:
+            sender.ready()
+            return sender.limit
+
+        return self._asked(destination, ready)
 
     def send(self, destination: str, messages: Sequence[bytes]) -> None:
-        sender = self._links.sender(self._primary, destination)
-        self._translated(lambda: sender.send(messages))
+        self._asked(destination, lambda sender: sender.send(messages))
         if self._books is not None:
             self._books.sent(destination, messages)
 
-    def _translated(self, act: Callable[[], None]) -> None:
+    def _asked(self, destination: str, act: Callable[[RawSender], T]) -> T:
         try:
-            act()
+            return act(self._links.sender(self._primary, destination))
         except ServiceBusError as error:
             raise _translation(error) from error
+        except ValueError as error:  # the SDK can make no address of such a name
+            raise RefusedError(first_line(error)) from error
 
     def complete(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
         return self._settled(Operation.COMPLETE, queue, tokens, self._line(queue).complete)
@@ -158,14 +163,21 @@ def carry(
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-    return map(
-        Row,
-        *(columns["queue"], columns["sequence_number"], map(UUID, columns["lock_token"])),
-        *(columns["locked_until_ms"], columns["received_ms"], columns["waited_ms"]),
-        *(columns["destination"], columns["part_of"], columns["time_to_live_ms"]),
-        columns["message"],
-    )
+    for each in batch.to_pylist():
+        ends = each["locked_until_ms"]
+        yield Row(
+            queue=each["queue"],
+            number=each["sequence_number"] or 0,
+            token=UUID(each["lock_token"]),
+            # Where the end of its lock cannot be read, it is renewed before anything is sent.
+            locked_until_ms=each["received_ms"] if ends is None else ends,
+            received_ms=each["received_ms"],
+            waited_ms=each["waited_ms"],
+            destination=each["destination"],
+            part_of=each["part_of"],
+            time_to_live_ms=each["time_to_live_ms"],
+            message=each["message"],
+        )
 
 
 def tallies_batch(tallies: Sequence[Tally]) -> pa.RecordBatch:

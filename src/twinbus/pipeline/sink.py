@@ -9,14 +9,14 @@ again is sent again: give a ``message_id`` and let the entity detect duplicates.
 
 With the option ``settleConnection`` (or ``settleConnectionEnv``, ``settleConnectionProvider``) rows
 that came from a ``servicebus`` source, with their columns ``entity`` and ``lock_token``, are
-completed there once they have been sent. The option ``entity`` then says where they go.
+completed there once they have been sent. The option ``entity`` then says where they go. A row that
+can be no message is dead-lettered there with a reason; without a place to settle, it is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,9 +28,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from twinbus.amqp.types import Symbol, Timestamp, UInt, encode_binary, encode_list, encode_map
-from twinbus.envelope import unstamped
-from twinbus.errors import TwinbusError
+from twinbus.amqp.types import (
+    CodecError,
+    Symbol,
+    Timestamp,
+    UInt,
+    encode_binary,
+    encode_list,
+    encode_map,
+)
+from twinbus.envelope import checked, unstamped
+from twinbus.errors import EnvelopeError, TwinbusError
 from twinbus.pipeline.carrier import in_transfers
 from twinbus.pipeline.credentials import CONNECTION, ENVIRONMENT, PROVIDER, Secret, secret_from
 from twinbus.pipeline.links import links
@@ -46,6 +54,16 @@ _PROPERTIES = {
     "session_id": 10,
 }
 _FIELDS = 11
+_SCHEDULED: Final = "scheduled_enqueue_time"
+_COLUMNS = frozenset(
+    (
+        *("message", "body", "entity", "lock_token", "time_to_live_ms", "partition_key"),
+        *(_SCHEDULED, "application_properties", *_PROPERTIES),
+    )
+)
+# Why a row of a source is among its dead letters. Service Bus takes 4,096 characters for the rest.
+UNREADABLE: Final = "TwinbusUnreadable"
+MOST_WORDS: Final = 1000
 
 
 class SinkError(TwinbusError):
@@ -92,7 +110,7 @@ class _Writing:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        return Sent(sum(_send(self.options, batch.to_pylist()) for batch in iterator))
+        return Sent(sum(_send(self.options, rows_of(batch)) for batch in iterator))
 
     def commit(self, messages: Any, *batch_id: int) -> None:
         """Nothing to do: what was sent is sent."""
@@ -117,21 +135,46 @@ def batch_writer(options: Mapping[str, str], schema: StructType) -> BatchWriter:
     return BatchWriter(SinkOptions.of(options, schema))
 
 
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The columns that a message is made of. A time is in microseconds: Spark's go further than
+    Python's."""
+    names = [name for name in batch.schema.names if name in _COLUMNS]
+    chosen = batch.select(names)
+    if _SCHEDULED in names:
+        index = names.index(_SCHEDULED)
+        times = chosen.column(index)
+        if pa.types.is_timestamp(times.type):
+            as_us = times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
+            chosen = chosen.set_column(index, _SCHEDULED, as_us)
+    rows: list[dict[str, Any]] = chosen.to_pylist()
+    return rows
+
+
 def _send(options: SinkOptions, rows: list[dict[str, Any]]) -> int:
+    """What can be no message is set aside where it came from; it is an error if that is nowhere."""
     by_entity: dict[str, list[bytes]] = {}
+    good: list[dict[str, Any]] = []
     for row in rows:
         entity = options.entity or row["entity"]
         if not entity:
             raise SinkError("a row has no `entity`, and there is no option for it")
-        by_entity.setdefault(entity, []).append(encoded(row))
+        try:
+            by_entity.setdefault(entity, []).append(encoded(row))
+        except SinkError as error:
+            if options.settle is None:
+                raise
+            source = links().receiver(options.settle, row["entity"])
+            source.dead_letter([UUID(row["lock_token"])], UNREADABLE, str(error)[:MOST_WORDS])
+        else:
+            good.append(row)
     for entity, messages in by_entity.items():
         sender = links().sender(options.secret, entity)
         sender.ready()
         for part in in_transfers([len(message) for message in messages], sender.limit):
             sender.send(messages[part])
     if options.settle is not None:
-        _settle(options.settle, rows)
-    return len(rows)
+        _settle(options.settle, good)
+    return len(good)
 
 
 def _settle(secret: Secret, rows: Iterable[dict[str, Any]]) -> None:
@@ -144,9 +187,16 @@ def _settle(secret: Secret, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def encoded(row: Mapping[str, Any]) -> bytes:
-    """The row as an encoded message."""
-    if row.get("message") is not None:
-        return unstamped(row["message"])
+    """The row as an encoded message. Raises SinkError if it can be none."""
+    try:
+        if row.get("message") is not None:
+            return checked(unstamped(row["message"]))
+        return _made(row)
+    except (CodecError, EnvelopeError) as error:
+        raise SinkError(f"a row cannot be a message: {error}") from error
+
+
+def _made(row: Mapping[str, Any]) -> bytes:
     body = row.get("body")
     if isinstance(body, str):
         body = body.encode()
@@ -161,10 +211,9 @@ def _head(row: Mapping[str, Any]) -> Iterator[bytes]:
     annotations: dict[Any, Any] = {}
     if row.get("partition_key") is not None:
         annotations[Symbol("x-opt-partition-key")] = str(row["partition_key"])
-    scheduled = row.get("scheduled_enqueue_time")
-    if isinstance(scheduled, datetime):
-        at_ms = Timestamp(int(scheduled.timestamp() * 1000))
-        annotations[Symbol("x-opt-scheduled-enqueue-time")] = at_ms
+    scheduled_us = row.get(_SCHEDULED)
+    if scheduled_us is not None:
+        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(scheduled_us // 1000)
     if annotations:
         yield b"\x00\x53\x72" + encode_map(annotations)
     fields: list[Any] = [None] * _FIELDS

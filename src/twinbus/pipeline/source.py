@@ -37,10 +37,11 @@ from pyspark.sql.types import StructType
 from twinbus.errors import TwinbusError, first_line
 from twinbus.pipeline import sink
 from twinbus.pipeline.books import idle
-from twinbus.pipeline.columns import COLUMNS, Received, arrow_schema, ddl, record_batch
+from twinbus.pipeline.columns import COLUMNS, arrow_schema, ddl, record_batch
 from twinbus.pipeline.credentials import Secret, secret_from
 from twinbus.pipeline.links import links
 from twinbus.pipeline.raw import RawReceiver
+from twinbus.pipeline.received import Received
 from twinbus.pipeline.watch import LONG_POLL_S, Line, Watch
 
 log = logging.getLogger("twinbus.syphon")

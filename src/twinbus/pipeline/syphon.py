@@ -32,11 +32,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from twinbus.envelope import home_of, part_of
 from twinbus.errors import EnvelopeError, TwinbusError, first_line
 from twinbus.pipeline.carrier import NOWHERE, UnavailableError
-from twinbus.pipeline.columns import Received, ddl, enqueued_us
+from twinbus.pipeline.columns import ddl
 from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.links import Links
 from twinbus.pipeline.post import TALLY_DDL, SdkPost, carry, tallies_of
 from twinbus.pipeline.progress import Listener, Progress, Snapshot
+from twinbus.pipeline.received import Received, enqueued_us
 from twinbus.pipeline.rounds import LEFT, Destinations, Tally
 from twinbus.pipeline.source import BITE, FORMAT, ROWS_A_QUEUE, ServiceBusSource
 from twinbus.pipeline.translation import BACKLOG_COLUMNS, TimeToLive, homeward
@@ -369,7 +370,7 @@ class Syphon:
 
 def _destination(message: bytes) -> str | None:
     """Where it belongs; None for the second and later parts of a message."""
-    properties = Received("", None, message, 0).application_properties
+    properties = Received("", None, message, 0).application_properties or {}
     try:
         part = part_of(properties)
         return None if part is not None and part[1] else home_of(properties).path

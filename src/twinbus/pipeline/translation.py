@@ -32,7 +32,7 @@ def homeward(backlog: DataFrame, time_to_live: TimeToLive = "whole") -> DataFram
         f.lit(0), _milliseconds("received_time") - _milliseconds("enqueued_time")
     )
     lives_ms = _alias(envelope.TIME_TO_LIVE).try_cast("bigint")
-    left_ms = lives_ms - waited_ms
+    left_ms = f.try_subtract(lives_ms, waited_ms)  # of nonsense, null: the worker says what it is
     deducts = time_to_live == "remaining"
     return backlog.select(
         f.col("entity").alias("queue"),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
 from pyspark.errors import PySparkException
@@ -17,11 +18,12 @@ from tests.unit.pipeline.backlogs import plain
 from twinbus.envelope import identity_of
 from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.links import Links
+from twinbus.pipeline.sink import UNREADABLE, BatchWriter, SinkError, SinkOptions
 from twinbus.pipeline.source import ServiceBusSource
 
 pytestmark = pytest.mark.timeout(300)
 QUEUES: dict[str, dict[str, Any]] = {
-    name: {} for name in ("full", "red", "blue", "whole", "from", "to", "streamed")
+    name: {} for name in ("full", "red", "blue", "whole", "from", "to", "streamed", "odd", "rest")
 }
 
 
@@ -125,6 +127,30 @@ def test_a_stream_is_a_bridge_that_settles_what_it_has_sent(
     found = links.receiver(secret, "to").peek(100)
     assert [identity_of(each)[0] for each in found] == [str(number) for number in range(10)]
     assert links.receiver(secret, "from").peek(100) == []
+    links.close()
+
+
+def test_a_row_that_can_be_no_message_is_set_aside_where_it_came_from_and_the_others_are_sent(
+    broker: BrokerProcess, client: ServiceBusClient
+) -> None:
+    links = Links()
+    secret = Secret(broker.connection_string)
+    links.sender(secret, "odd").send([plain("bad"), plain("good")])
+    bad, good = links.receiver(secret, "odd").take(2)
+    rows = {
+        "entity": ["odd", "odd"],
+        "lock_token": [str(bad.lock_token), str(good.lock_token)],
+        "message": [b"\xff" + bad.message, good.message],
+    }
+    options = SinkOptions(secret, "rest", settle=secret)
+    writer = BatchWriter(options)
+    assert writer.write(iter([pa.RecordBatch.from_pydict(rows)])).messages == 1
+    assert [each.message_id for each in peek(client, "rest")] == ["good"]
+    assert peek(client, "odd") == []
+    (dead,) = links.receiver(secret, "odd/$DeadLetterQueue").peek(9)
+    assert UNREADABLE.encode() in dead
+    with pytest.raises(SinkError, match="a row cannot be a message"):
+        BatchWriter(SinkOptions(secret, "rest")).write(iter([pa.RecordBatch.from_pydict(rows)]))
     links.close()
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.servicebus.exceptions import ServiceBusError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from tests.brokers import BrokerProcess
-from tests.unit.pipeline.backlogs import plain
+from tests.unit.pipeline.backlogs import ODD, STRANGE, UNREADABLE, otherwise, plain
 
 from twinbus.envelope import identity_of
 from twinbus.pipeline.columns import COLUMNS
@@ -20,7 +22,7 @@ from twinbus.pipeline.source import ServiceBusSource
 
 pytestmark = pytest.mark.timeout(300)
 QUEUES: dict[str, dict[str, Any]] = {
-    name: {} for name in ("batch", "subset", "one", "two", "deleted", "empty", "limited")
+    name: {} for name in ("batch", "subset", "one", "two", "deleted", "empty", "limited", "odd")
 }
 
 
@@ -128,6 +130,24 @@ def test_a_batch_takes_no_more_of_a_queue_than_it_is_told(
 ) -> None:
     send(links, broker, "limited", *map(str, range(10)))
     assert len(read(session, broker, "limited", maxRowsPerQueue="4").collect()) == 4
+
+
+def test_one_that_cannot_be_read_keeps_no_other_from_being_read(
+    session: SparkSession, broker: BrokerProcess, links: Links
+) -> None:
+    sender = links.sender(Secret(broker.connection_string), "odd")
+    took = 0
+    all_of_them = {**ODD, **UNREADABLE, **STRANGE}
+    for name, message in all_of_them.items():
+        with suppress(ServiceBusError):  # what the broker does not let in cannot lie there
+            sender.send([message])
+            took += 1
+        sender.send([otherwise(plain(name), named=took % 2 == 0)])
+    rows = read(session, broker, "odd").collect()
+    ids = [row.message_id for row in rows if row.message_id in all_of_them]
+    assert ids == [*all_of_them]
+    assert len(rows) == len(ids) + took
+    assert all(row.lock_token and row.sequence_number for row in rows)
 
 
 @pytest.mark.parametrize(

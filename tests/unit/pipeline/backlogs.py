@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from twinbus import envelope
-from twinbus.amqp.types import UInt, encode_list, encode_map
+from twinbus.amqp.types import Symbol, UInt, encode, encode_list, encode_map
 from twinbus.envelope import identity_of
 from twinbus.errors import EnvelopeError
 from twinbus.pipeline.carrier import Carrier, Row
+from twinbus.pipeline.received import Received
 from twinbus.pipeline.rounds import Destinations, Tally
 
 LOCK_MS = 60_000
@@ -73,9 +75,7 @@ class Backlog:
 
     def _row(self, queue: str, each: Waiting) -> Row:
         assert each.token is not None
-        parsed = envelope.split(each.message)
-        properties = envelope._map(parsed.get(0x74))
-        path, part_of = properties.get(envelope.PATH), properties.get(envelope.PART_OF)
+        properties = dict(Received(queue, None, each.message, 0).texts or ())
         waited = self.now - each.enqueued_ms
         return Row(
             queue=queue,
@@ -84,8 +84,8 @@ class Backlog:
             locked_until_ms=each.locked_until_ms,
             received_ms=self.now,
             waited_ms=waited,
-            destination=path if isinstance(path, str) else None,
-            part_of=part_of if isinstance(part_of, str) else None,
+            destination=properties.get(envelope.PATH),
+            part_of=properties.get(envelope.PART_OF),
             time_to_live_ms=None,
             message=each.message,
         )
@@ -126,7 +126,8 @@ class Backlog:
         self, queue: str, tokens: Sequence[UUID], reason: str, description: str
     ) -> list[UUID]:
         def bury(queue: str, each: Waiting) -> None:
-            self.dead.append((str(identity_of(each.message)[0]), reason, description))
+            name = Received(queue, None, each.message, 0).text(0)
+            self.dead.append((str(name), reason, description))
             self.queues[queue].remove(each)
 
         return self._settled("dead-letter", queue, tokens, bury)
@@ -199,6 +200,65 @@ def carried(backlog: Backlog, carrier: Carrier, queues: Iterable[str], most: int
         carrier.carry(backlog.take(queue, most))
 
 
+def annotated(name: str, value: object) -> bytes:
+    """A message for "good" with one annotation."""
+    named = b"\x00\x53\x72" + encode_map({Symbol(name): value})
+    return named + properties_of(**{"x-ms-path": "good"}) + b"\x00\x53\x75\xa0\x01x"
+
+
+def sealed(inside: bytes, **seal: object) -> bytes:
+    """A sealed message for "good", or a part of one, as somebody might have written it."""
+    aliases = {"x-ms-path": "good", "x-ms-encoding": "identity"}
+    aliases["x-ms-checksum"] = UInt(zlib.crc32(inside))  # type: ignore[assignment]
+    return properties_of(**{**aliases, **seal}) + b"\x00\x53\x75" + encode(inside)
+
+
 def properties_of(**values: object) -> bytes:
     """An application-properties section."""
     return b"\x00\x53\x74" + encode_map({k.replace("_", "-"): v for k, v in values.items()})
+
+
+def _living(ttl: object) -> bytes:
+    return b"\x00\x53\x70" + encode_list([None, None, ttl]) + b"\x00\x53\x75\xa0\x01x"
+
+
+_X = b"\x00\x53\x75\xa0\x01x"
+# Properties that nobody can read. Whether a broker lets them in is its own affair; once they are
+# in a queue they must keep nobody from being read, nor from going home.
+UNREADABLE: dict[str, bytes] = {
+    "a string for properties": b"\x00\x53\x74\xa1\x01x" + _X,
+    "a list for properties": b"\x00\x53\x74" + encode_list([1]) + _X,
+    "0xff in the properties": b"\x00\x53\x74\xc1\x06\x02\xa1\x01\xff\xa1\x00" + _X,
+    "properties full of 0xff": b"\x00\x53\x74\xc1\x14\x02" + b"\xff" * 19 + _X,
+}
+# Legal AMQP that makes no sense on the way home.
+ODD: dict[str, bytes] = {
+    "a part of too many": sealed(b"x", **{"x-ms-parts": 2**40, "x-ms-part": 0, "x-ms-partof": "b"}),
+    "a part of none": sealed(b"x", **{"x-ms-parts": 0, "x-ms-part": 0, "x-ms-partof": "b"}),
+    "a sealed noise": sealed(b"noise"),
+    "a sealed message that lives too long": sealed(_living(2**40)),
+    "a sealed message that lives nonsense": sealed(_living("an hour")),
+    "an alias out of range": properties_of(**{"x-ms-path": "good", "x-ms-timetolive": 2**40}) + _X,
+    "nothing of ours": _X,
+}
+# These are well, but for what a read makes of them.
+STRANGE: dict[str, bytes] = {
+    "a string for a schedule": annotated("x-opt-scheduled-enqueue-time", "soon"),
+    "a list for a schedule": annotated("x-opt-scheduled-enqueue-time", [1]),
+    "a text for data": properties_of(**{"x-ms-path": "good"}) + b"\x00\x53\x75\xa1\x02hi",
+}
+
+
+def otherwise(message: bytes, named: bool) -> bytes:
+    """The same, its descriptors in another legal encoding: eight bytes, or the section's name."""
+    names = {
+        0x73: b"amqp:properties:list",
+        0x74: b"amqp:application-properties:map",
+        0x75: b"amqp:data:binary",
+    }
+    for code, name in names.items():
+        wide = b"\x00\x80" + code.to_bytes(8, "big")
+        symbol = b"\x00\xa3" + bytes((len(name),)) + name
+        short = b"\x00\x53" + bytes((code,))
+        message = message.replace(short, symbol if named else wide, 1)
+    return message

@@ -10,9 +10,23 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.pipeline.backlogs import LIMIT, Backlog, carried, plain, properties_of, run_round
+from tests.unit.pipeline.backlogs import (
+    LIMIT,
+    ODD,
+    STRANGE,
+    UNREADABLE,
+    Backlog,
+    carried,
+    otherwise,
+    plain,
+    properties_of,
+    run_round,
+    sealed,
+)
+from tests.unit.test_envelope import damaged
 
 from twinbus import envelope
+from twinbus.amqp.types import encode_list
 from twinbus.pipeline.carrier import (
     MOST_AT_ONCE,
     PARTS_MS,
@@ -23,6 +37,7 @@ from twinbus.pipeline.carrier import (
     UnavailableError,
     in_transfers,
 )
+from twinbus.pipeline.raw import batch_of
 from twinbus.pipeline.rounds import Destinations, Hold, Orders, Outcome, Tally
 
 Q = "contoso/x-servicebus-transfer/0"
@@ -292,6 +307,125 @@ def test_parts_whose_others_never_come_keep_nobody_and_are_set_aside_in_the_end(
         run_round(backlog, destinations)
     assert backlog.dead[0][1] == "TwinbusIncompleteMessage"
     assert backlog.is_empty()
+
+
+@pytest.mark.parametrize("ttl", [2**40, -5, "an hour", [1]])
+def test_a_sealed_message_with_nonsense_for_a_time_to_live_keeps_nobody(ttl: object) -> None:
+    backlog = filled("a", "a")
+    inside = b"\x00\x53\x70" + encode_list([None, None, ttl]) + b"\x00\x53\x75\xa0\x01x"
+    backlog.put(Q, sealed(inside, **{"x-ms-path": "a"}))
+    backlog.divert(Q, "a", plain("3"))
+    tallies = carry(backlog, Orders(deducts=True))
+    assert outcomes(tallies) == {Outcome.MOVED: 3, Outcome.DEAD: 1}
+    assert backlog.home == {"a": ["1", "2", "3"]}
+    assert backlog.dead[0][1] == "TwinbusEnvelope"
+
+
+NONSENSE: list[dict[str, object]] = [
+    {"x-ms-part": 5, "x-ms-parts": 3},
+    {"x-ms-part": -1, "x-ms-parts": 3},
+    {"x-ms-part": "one", "x-ms-parts": 3},
+    {"x-ms-part": 0, "x-ms-parts": 0},
+    {"x-ms-part": 0, "x-ms-parts": 1},
+    {"x-ms-part": 0, "x-ms-parts": [3]},
+    {"x-ms-part": 0},
+]
+
+
+@pytest.mark.parametrize("numbers", NONSENSE)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_part_with_nonsense_for_its_numbers_is_set_aside_alone(
+    numbers: dict[str, object], first: bool
+) -> None:
+    """It says that it belongs to a message whose parts are well; those come home all the same."""
+    parts = envelope.pack(plain("big", random.Random(7).randbytes(9000)), "a", 6000)
+    group = envelope.place_of(parts[0])
+    assert group is not None
+    bad = sealed(b"noise", **{"x-ms-path": "a", "x-ms-partof": group[0], **numbers})
+    backlog = Backlog()
+    backlog.divert(Q, "a", plain("before"))
+    for each in [bad, *parts] if first else [*parts[:1], bad, *parts[1:]]:
+        backlog.put(Q, each)
+    backlog.divert(Q, "a", plain("after"))
+    assert outcomes(carry(backlog)) == {Outcome.MOVED: 3, Outcome.DEAD: 1}
+    assert sorted(backlog.home["a"]) == ["after", "before", "big"]
+    assert backlog.is_empty()
+
+
+def test_parts_that_do_not_add_up_are_set_aside_all_of_them() -> None:
+    parts = envelope.pack(plain("big", random.Random(7).randbytes(9000)), "a", 6000)
+    damaged = bytearray(parts[0])
+    damaged[-1] ^= 1
+    backlog = filled("a")
+    for each in (bytes(damaged), *parts[1:]):
+        backlog.put(Q, each)
+    assert outcomes(carry(backlog)) == {Outcome.MOVED: 1, Outcome.DEAD: 1}
+    assert len(backlog.dead) == len(parts)
+    assert "x-ms-checksum" in backlog.dead[0][2]
+    assert backlog.is_empty()
+
+
+def test_a_destination_that_will_never_be_one_is_told_from_one_that_is_down() -> None:
+    """No queue of that name can be: what is for it is set aside, with what was said."""
+    backlog = filled("[", "a")
+    limit = backlog.limit
+
+    def asked(destination: str) -> int:
+        if destination == "[":
+            raise RefusedError("no such name")
+        return limit(destination)
+
+    backlog.limit = asked  # type: ignore[method-assign]
+    assert outcomes(carry(backlog)) == {Outcome.MOVED: 1, Outcome.DEAD: 1}
+    assert backlog.dead == [("1", "RefusedByDestination", "no such name")]
+
+
+@pytest.mark.parametrize("deducts", [True, False])
+def test_what_is_odd_is_set_aside_with_a_reason_and_what_is_legal_comes_home(
+    deducts: bool,
+) -> None:
+    backlog = Backlog()
+    odd = {**ODD, **UNREADABLE}
+    for each in odd.values():
+        backlog.put(Q, each)
+        backlog.divert(Q, "good", plain("1"))
+    for named in (True, False):
+        backlog.put(Q, otherwise(envelope.wrap(plain("1"), "good"), named))
+    assert outcomes(carry(backlog, Orders(deducts=deducts))) == {
+        Outcome.MOVED: len(odd) + 2,
+        Outcome.DEAD: len(odd),
+    }
+    assert backlog.home == {"good": ["1"] * (len(odd) + 2)}
+    assert {reason for _, reason, _ in backlog.dead} == {"TwinbusEnvelope"}
+    for each in STRANGE.values():
+        backlog.put(Q, each)
+    assert outcomes(carry(backlog, Orders(deducts=deducts))) == {Outcome.MOVED: len(STRANGE)}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(damaged(), max_size=5), st.booleans())
+def test_good_messages_come_home_whatever_lies_between_them(
+    bad: list[bytes], deducts: bool
+) -> None:
+    """Through Arrow, as on the way from Spark's source; and into a batch, as on the way out."""
+    backlog = Backlog()
+    backlog.divert(Q, "good", plain("first"))
+    for each in bad:
+        backlog.put(Q, each)
+        backlog.divert(Q, "good", plain("next"))
+    send = backlog.send
+
+    def sent(destination: str, messages: Sequence[bytes]) -> None:
+        batch_of(messages)
+        send(destination, messages)
+
+    backlog.send = sent  # type: ignore[method-assign]
+    tallies = carry(backlog, Orders(deducts=deducts))
+    assert backlog.home["good"].count("first") + backlog.home["good"].count("next") >= len(bad) + 1
+    assert sum(each.messages for each in tallies) <= 2 * len(bad) + 1
+    for name, reason, description in backlog.dead:
+        assert reason
+        assert description, name
 
 
 def test_a_transfer_is_as_large_as_the_destination_takes_and_never_larger() -> None:

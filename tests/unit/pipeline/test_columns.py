@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
+import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.unit.test_envelope import messages
+from tests.unit.test_envelope import damaged, messages
 
-from twinbus.amqp.types import Symbol, Timestamp, UInt, encode_list, encode_map
-from twinbus.pipeline.columns import COLUMNS, Received, arrow_schema, ddl, record_batch
+from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, encode_list, encode_map
+from twinbus.pipeline.columns import COLUMNS, arrow_schema, ddl, record_batch
+from twinbus.pipeline.received import Received
 
 TOKEN = UUID(int=7)
+SEQUENCE = Symbol("x-opt-sequence-number")
 MESSAGE = b"".join(
     (
         b"\x00\x53\x70" + encode_list([True, None, UInt(5000), None, UInt(3)]),
@@ -97,3 +100,82 @@ def test_a_body_that_is_a_value_is_text_or_bytes() -> None:
 def test_any_message_is_a_row(message: bytes) -> None:
     assert record_batch([Received("q", None, message, 0)], arrow_schema(COLUMNS)).num_rows == 1
     assert row(message, "message") == {"message": message}
+
+
+# ---------------------------------------------------------------- what cannot be read is null
+
+
+def annotated(**annotations: object) -> bytes:
+    named = {Symbol(name.replace("_", "-")): value for name, value in annotations.items()}
+    return b"\x00\x53\x72" + encode_map(named) + b"\x00\x53\x75\xa0\x01x"
+
+
+@pytest.mark.parametrize("value", ["soon", [1], {}, True, 2**63 - 1, ULong(2**64 - 1), b"\xff"])
+def test_annotations_of_the_wrong_type_or_out_of_range_are_null(value: object) -> None:
+    names = ("x_opt_scheduled_enqueue_time", "x_opt_enqueued_time", "x_opt_locked_until")
+    found = row(annotated(**dict.fromkeys(names, value)))
+    times = ("scheduled_enqueue_time", "enqueued_time", "locked_until")
+    assert [found[name] for name in times] == [None] * 3
+    number = row(annotated(x_opt_sequence_number=value))["sequence_number"]
+    assert number == (value if value == 2**63 - 1 else None)
+
+
+@pytest.mark.parametrize("field", ["nonsense", [], -1.5, ULong(2**63)])
+def test_header_fields_of_the_wrong_type_or_out_of_range_are_null(field: object) -> None:
+    found = row(b"\x00\x53\x70" + encode_list([None, None, field, None, field]))
+    assert (found["time_to_live_ms"], found["delivery_count"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "noise", [b"\xff" * 20, b"\xa1\x01x", b"\xc0\x02\x01\x56", b"\xa1\x01\xff"]
+)
+@pytest.mark.parametrize("code", [0x70, 0x71, 0x72, 0x73, 0x74])
+def test_a_section_that_cannot_be_read_leaves_the_others_readable(code: int, noise: bytes) -> None:
+    sections = [
+        *((0x70, encode_list([None, None, UInt(5000)])), (0x72, encode_map({SEQUENCE: 42}))),
+        *((0x73, encode_list(["id"])), (0x74, encode_map({"a": "b"})), (0x75, b"\xa0\x02hi")),
+    ]
+    spoilt = {**dict(sections), code: noise}
+    # What does not even say where it ends takes along all that is behind it.
+    found = row(b"".join(b"\x00\x53" + bytes((each,)) + spoilt[each] for each in sorted(spoilt)))
+    if noise[0] != 0xFF:
+        assert (found["body"], found["entity"]) == (b"hi", "orders")
+        assert found["message_id"] == (None if code == 0x73 else "id")
+        assert found["application_properties"] == (None if code == 0x74 else [("a", "b")])
+
+
+def test_a_data_section_that_is_a_text_is_null_and_the_others_are_read() -> None:
+    found = row(b"\x00\x53\x73" + encode_list(["id"]) + b"\x00\x53\x75\xa1\x02hi")
+    assert (found["message_id"], found["body"]) == ("id", None)
+
+
+WIDE = {code: b"\x00\x80" + code.to_bytes(8, "big") for code in range(0x70, 0x79)}
+NAMED = {
+    code: b"\x00\xa3" + bytes((len(name),)) + name
+    for code, name in {
+        0x70: b"amqp:header:list",
+        0x72: b"amqp:message-annotations:map",
+        0x73: b"amqp:properties:list",
+        0x74: b"amqp:application-properties:map",
+        0x75: b"amqp:data:binary",
+    }.items()
+}
+LONG_NAMED = {
+    code: b"\x00\xb3" + (len(raw) - 3).to_bytes(4, "big") + raw[3:] for code, raw in NAMED.items()
+}
+
+
+@pytest.mark.parametrize("descriptors", [WIDE, NAMED, LONG_NAMED])
+def test_descriptors_are_read_in_every_legal_encoding(descriptors: dict[int, bytes]) -> None:
+    otherwise = MESSAGE
+    for code in NAMED:
+        otherwise = otherwise.replace(b"\x00\x53" + bytes((code,)), descriptors[code])
+    expected = row(MESSAGE)
+    assert row(otherwise) == {**expected, "message": otherwise}
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(damaged())
+def test_whatever_the_bytes_are_they_are_a_row(message: bytes) -> None:
+    (found,) = record_batch([Received("q", None, message, 0)], arrow_schema(COLUMNS)).to_pylist()
+    assert found["message"] == message
