@@ -50,6 +50,7 @@ IDLE_S: Final = 40.0
 SETTLED_AT_ONCE: Final = 1000
 
 BATCH_FORMAT: Final = 0x80013700
+_TOKEN_SIZE: Final = 16
 
 
 class Delivery(NamedTuple):
@@ -61,7 +62,8 @@ class Delivery(NamedTuple):
 
     @property
     def lock_token(self) -> UUID:
-        return UUID(bytes_le=self.tag)
+        """Of a tag that is no token, one by which nothing can be settled."""
+        return UUID(bytes_le=self.tag.ljust(_TOKEN_SIZE, b"\0")[:_TOKEN_SIZE])
 
 
 class _Raw(NamedTuple):
@@ -76,6 +78,20 @@ def _adopt(handler: BaseHandler, kind: type[Any]) -> Any:
     handler.__class__ = kind
     handler._config.retry_total = 0  # whoever calls has a better idea
     return handler
+
+
+class _Unremembered(set[bytes]):
+    """The tags that a link of the SDK's has received, so that it settles no other. It forgets one
+    when it is settled there; what is settled by token it would keep for as long as it lives."""
+
+    def add(self, tag: bytes) -> None:
+        """Nothing is kept."""
+
+    def remove(self, tag: bytes) -> None:
+        """There is nothing to forget."""
+
+    def __contains__(self, tag: object) -> bool:
+        return True
 
 
 class _RawHandler(BaseHandler):
@@ -194,6 +210,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
         self._deliveries, self._parts, self._drained = [], bytearray(), False
         link._incoming_transfer = self._transferred
         link._incoming_flow = self._flowed
+        link._received_delivery_tags = _Unremembered()
 
     def _transferred(self, frame: Any) -> None:
         """A transfer frame: (handle, delivery-id, tag, format, settled, more, ... payload)."""
@@ -210,7 +227,6 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
         link.delivery_count += 1
         message = bytes(self._parts) if self._parts else bytes(payload)
         self._parts = bytearray()
-        link._received_delivery_tags.add(self._first[2])
         self._deliveries.append(Delivery(self._first[1], bytes(self._first[2]), message))
 
     def _flowed(self, frame: Any) -> None:
@@ -384,9 +400,17 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
 
     def _request(self, operation: bytes, body: dict[str, Any]) -> Any:
         self.ready()
-        return self._mgmt_request_response_with_retry(
-            operation, body, _answer_of, timeout=REQUEST_S
-        )
+        try:
+            return self._mgmt_request_response_with_retry(
+                operation, body, _answer_of, timeout=REQUEST_S
+            )
+        finally:
+            self._forget_answers()
+
+    def _forget_answers(self) -> None:
+        handler: Any = self._handler
+        for each in () if handler is None else handler._mgmt_links.values():
+            each._mgmt_link._response_link._received_delivery_tags.clear()
 
 
 def _answer_of(status: int, message: Any, description: Any, amqp_transport: Any) -> Any:

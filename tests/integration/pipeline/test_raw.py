@@ -27,7 +27,7 @@ from twinbus.pipeline.watch import Watch
 
 _NAMES = (
     *("taking", "draining", "watching", "deleting", "settling", "halving", "peeking"),
-    *("large", "batched", "two", "quiet", "lost"),
+    *("large", "batched", "two", "quiet", "lost", "forgetting"),
 )
 QUEUES: dict[str, dict[str, Any]] = {name: {} for name in _NAMES}
 QUEUES["briefly"] = {"lock_duration": "PT5S"}
@@ -195,6 +195,35 @@ def test_a_lock_that_has_ended_is_lost_and_its_message_comes_again(
     assert line.complete([taken.lock_token]) == [taken.lock_token]
     (again,) = line.take(1)
     assert line.complete([again.lock_token]) == []
+
+
+def held(link: Any) -> dict[str, int]:
+    """How much each container of the SDK's link has in it; of its session and answers, too."""
+    answers = [each._mgmt_link._response_link for each in link._handler._mgmt_links.values()]
+    owners = [link._handler, link._handler._link, link._handler._link._session, *answers]
+    return {
+        f"{type(owner).__name__}.{name}": len(value)
+        for owner in owners
+        for name, value in vars(owner).items()
+        if isinstance(value, set | dict | list | bytearray)
+    }
+
+
+def test_a_link_keeps_nothing_of_what_it_has_handed_out_and_settled(lines: Lines) -> None:
+    source, line = lines.ends("forgetting")
+
+    def some() -> None:
+        source.send(names(50))
+        taken = line.take(50)
+        assert len(taken) == 50
+        assert line.complete([each.lock_token for each in taken]) == []
+
+    some()
+    before = held(line), held(source)
+    for _ in range(6):
+        some()
+    assert (held(line), held(source)) == before
+    assert held(line)["ReceiverLink._received_delivery_tags"] == 0
 
 
 def test_peeking_sees_what_is_locked_and_locks_nothing(lines: Lines) -> None:
