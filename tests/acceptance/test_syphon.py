@@ -300,6 +300,7 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(namespaces: Namespaces) 
         (("--rate", "-1"), "rate is -1.0"),
         (("--primary-name", "nobody"), "no backlog queue of a primary called nobody"),
         (("--primary", "x"), "--primary is not a connection string"),
+        (("--queue", "x", "--backlog-queue-count", "2"), "not both"),
     ):
         done = run(namespaces, *arguments)
         assert done.returncode == 2, done.stderr

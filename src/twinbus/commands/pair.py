@@ -9,6 +9,7 @@ import typer
 
 from twinbus.commands.terminal import (
     DOES_NOT_WORK,
+    BacklogQueueCount,
     Certificate,
     Json,
     Primary,
@@ -30,6 +31,7 @@ def backlog(
         str | None,
         typer.Option("--primary-name", help="Only the backlog of this primary, as `contoso`."),
     ] = None,
+    backlog_queue_count: BacklogQueueCount = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Look at this many messages a queue.")
     ] = None,
@@ -43,9 +45,9 @@ def backlog(
     from azure.core.exceptions import AzureError
 
     from twinbus.errors import first_line
-    from twinbus.paired.blocking.factory import MessagingFactory
     from twinbus.paired.blocking.manager import NamespaceManager
-    from twinbus.paired.waiting import backlog_queues, look
+    from twinbus.pipeline.credentials import Secret
+    from twinbus.pipeline.waiting import backlog_queues, look
 
     if context.invoked_subcommand is not None:
         return
@@ -53,11 +55,10 @@ def backlog(
     try:
         with (
             NamespaceManager.from_connection_string(text, **trusting(certificate, text)) as manager,
-            MessagingFactory.from_connection_string(text, retry_total=1) as client,
             progress("looking at the backlog", hidden=as_json) as moving,
         ):
-            queues = backlog_queues(manager, primary_name)
-            found = look(client, queues, limit, moving)
+            queues = backlog_queues(manager, primary_name, backlog_queue_count)
+            found = look(Secret(text), queues, limit, moving)
     except AzureError as error:
         fail(f"the secondary did not answer: {first_line(error)}")
     rows = [entry.as_json() for entry in found]

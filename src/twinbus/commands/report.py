@@ -27,7 +27,6 @@ from twinbus.ledger import Keeper
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from twinbus.paired.blocking.factory import MessagingFactory
     from twinbus.paired.blocking.manager import NamespaceManager
     from twinbus.pipeline.audit import Seen
     from twinbus.pipeline.report import Report
@@ -274,39 +273,37 @@ def _print(document: Any) -> None:
 
 
 def _peek(text: str, certificate: Path | None) -> list[Seen]:
-    from twinbus.paired.waiting import backlog_queues, waiting_ids
     from twinbus.pipeline.audit import Seen
+    from twinbus.pipeline.credentials import Secret
+    from twinbus.pipeline.waiting import backlog_queues, waiting_ids
 
     text = connection(text, "--peek", "TWINBUS_SECONDARY")
-    with _asking(text, certificate, "secondary") as (manager, client):
-        return [Seen(*each) for each in waiting_ids(client, backlog_queues(manager))]
+    with _asking(text, certificate, "secondary") as manager:
+        return [Seen(*each) for each in waiting_ids(Secret(text), backlog_queues(manager))]
 
 
 def _peek_dead(text: str, certificate: Path | None) -> list[Seen]:
-    from twinbus.paired.waiting import dead_ids
     from twinbus.pipeline.audit import Seen
+    from twinbus.pipeline.credentials import Secret
+    from twinbus.pipeline.waiting import dead_ids
 
     text = connection(text, "--peek-primary", "TWINBUS_PRIMARY")
-    with _asking(text, certificate, "primary") as (manager, client):
-        return [Seen(home, name, dead=True) for home, name in dead_ids(client, manager)]
+    with _asking(text, certificate, "primary") as manager:
+        return [Seen(home, name, dead=True) for home, name in dead_ids(Secret(text), manager)]
 
 
 @contextmanager
-def _asking(
-    text: str, certificate: Path | None, which: str
-) -> Iterator[tuple[NamespaceManager, MessagingFactory]]:
+def _asking(text: str, certificate: Path | None, which: str) -> Iterator[NamespaceManager]:
     from azure.core.exceptions import AzureError
 
     from twinbus.errors import first_line
-    from twinbus.paired.blocking.factory import MessagingFactory
     from twinbus.paired.blocking.manager import NamespaceManager
 
     try:
-        with (
-            NamespaceManager.from_connection_string(text, **trusting(certificate, text)) as manager,
-            MessagingFactory.from_connection_string(text, retry_total=1) as client,
-        ):
-            yield manager, client
+        with NamespaceManager.from_connection_string(
+            text, **trusting(certificate, text)
+        ) as manager:
+            yield manager
     except AzureError as error:
         fail(f"the {which} did not answer: {first_line(error)}")
 

@@ -16,6 +16,7 @@ import typer
 
 from twinbus.commands.terminal import (
     DOES_NOT_WORK,
+    BacklogQueueCount,
     Json,
     Primary,
     Secondary,
@@ -70,6 +71,7 @@ def syphon(
         typer.Option("--queue", help="A backlog queue; give several. Default: the primary's."),
     ] = None,
     primary_name: _PrimaryName = None,
+    backlog_queue_count: BacklogQueueCount = None,
     patience: Annotated[
         float,
         typer.Option("--patience", min=1, help="With --once: give up if nothing moves so long."),
@@ -106,7 +108,11 @@ def syphon(
     except ImportError as error:
         refuse(f"the syphon needs more packages ({error.name}): pip install 'twinbus[syphon]'")
     home, away = Secret(primary_of(primary)), Secret(secondary_of(secondary))
-    queues = tuple(queue or ()) or _queues(home, away, primary_name, hidden=as_json)
+    if queue and backlog_queue_count:
+        refuse("give --queue or --backlog-queue-count, not both")
+    queues = tuple(queue or ()) or _queues(
+        home, away, primary_name, backlog_queue_count, hidden=as_json
+    )
     try:
         options = SyphonOptions(
             home,
@@ -157,7 +163,9 @@ def _log(verbose: bool) -> None:
     logging.getLogger("azure").setLevel(logging.DEBUG if verbose else logging.CRITICAL)
 
 
-def _queues(primary: Any, secondary: Any, name: str | None, *, hidden: bool) -> tuple[str, ...]:
+def _queues(
+    primary: Any, secondary: Any, name: str | None, count: int | None, *, hidden: bool
+) -> tuple[str, ...]:
     from azure.servicebus.exceptions import ServiceBusError
 
     from twinbus.errors import first_line
@@ -169,7 +177,7 @@ def _queues(primary: Any, secondary: Any, name: str | None, *, hidden: bool) -> 
     kept = Links()
     try:
         with progress("looking for the backlog queues", hidden=hidden):
-            found = find_queues(secondary, name, kept)
+            found = find_queues(secondary, name, kept, count)
     except ServiceBusError as error:
         fail(f"the secondary did not answer: {first_line(error)}")
     finally:
@@ -320,6 +328,7 @@ def redrive(
         str | None,
         typer.Option("--primary-name", help="Whose backlog, as `contoso`; or give --queue."),
     ] = None,
+    backlog_queue_count: BacklogQueueCount = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="At most so many messages a queue.")
     ] = None,
@@ -340,9 +349,13 @@ def redrive(
     away = Secret(secondary_of(secondary))
     if not queue and not primary_name:
         refuse("whose backlog? Give --primary-name, or --queue")
+    if queue and backlog_queue_count:
+        refuse("give --queue or --backlog-queue-count, not both")
     kept = Links()
     try:
-        queues = tuple(queue or ()) or find_queues(away, primary_name or "", kept)
+        queues = tuple(queue or ()) or find_queues(
+            away, primary_name or "", kept, backlog_queue_count
+        )
         if not queues:
             refuse(f"the secondary has no backlog queue of a primary called {primary_name}")
         with progress("sending again", hidden=as_json) as moving:
@@ -351,7 +364,12 @@ def redrive(
         fail(f"the secondary did not answer: {first_line(error)}")
     finally:
         kept.close()
+    total = sum(each.sent for each in done.values())
+    stays = sum(each.stays for each in done.values())
     if as_json:
-        print_json({"redriven": done, "total": sum(done.values())})
-    else:
-        typer.echo(f"{sum(done.values())} messages were sent again")
+        redriven = {queue: each.sent for queue, each in done.items()}
+        print_json({"redriven": redriven, "total": total, "stays": stays})
+        return
+    typer.echo(f"{total} messages were sent again")
+    if stays:
+        typer.echo(f"{stays} stay where they are: they cannot be read, or are too large", err=True)

@@ -43,6 +43,14 @@ Certificate = Annotated[
         help="A certificate to trust; for `twinbus broker`, <data>/certificate.pem.",
     ),
 ]
+BacklogQueueCount = Annotated[
+    int | None,
+    typer.Option(
+        "--backlog-queue-count",
+        min=1,
+        help="The pairing's number of backlog queues. Those beyond it are somebody else's.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

@@ -38,7 +38,8 @@ from twinbus.lab.traffic import Entity, History, Receivers, Senders, create, ent
 from twinbus.lab.verdict import Verdict, judge
 from twinbus.ledger import Ledger
 from twinbus.paired.events import Diverted, MessagesDiverted, PairingEvent, Restored
-from twinbus.paired.waiting import waiting_ids
+from twinbus.pipeline.credentials import Secret
+from twinbus.pipeline.waiting import waiting_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -263,7 +264,6 @@ class Drill:
     # ------------------------------------------------------------ home
 
     async def _bring_home(self, spark: SparkSession) -> None:
-        from twinbus.pipeline.credentials import Secret
         from twinbus.pipeline.syphon import Syphon, SyphonOptions
 
         self._enter("the syphon moves the backlog home")
@@ -289,9 +289,8 @@ class Drill:
         queues = [queue_path(self._name, index) for index in range(BACKLOG_QUEUES)]
         waiting: list[str] = []
         dead: list[str] = []
-        with twinbus.MessagingFactory.from_connection_string(self._secondary) as client:
-            for _, message_id, is_dead in waiting_ids(client, queues):
-                (dead if is_dead else waiting).append(message_id)
+        for _, message_id, is_dead in waiting_ids(Secret(self._secondary), queues):
+            (dead if is_dead else waiting).append(message_id)
         return waiting, dead
 
     def _result(

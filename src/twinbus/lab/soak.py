@@ -43,7 +43,8 @@ from twinbus.lab.sender import BACKLOG_QUEUES, read_journal
 from twinbus.lab.timeline import Timeline
 from twinbus.lab.traffic import History, Receivers, create, entities, ids_in
 from twinbus.lab.verdict import Verdict, judge
-from twinbus.paired.waiting import waiting_ids
+from twinbus.pipeline.credentials import Secret
+from twinbus.pipeline.waiting import waiting_ids
 
 # How long it may take, when all trouble is over, until everything is home.
 HOME_S: Final = 300.0
@@ -373,10 +374,10 @@ class Soak:
         waiting: list[str] = []
         dead: list[str] = []
         try:
-            with self._look_at("secondary") as client:
-                for _, message_id, is_dead in waiting_ids(client, self._queues):
-                    (dead if is_dead else waiting).append(message_id)
-            with self._look_at("primary") as client:
+            secondary = Secret(self._namespaces["secondary"].connection_string)
+            for _, message_id, is_dead in waiting_ids(secondary, self._queues):
+                (dead if is_dead else waiting).append(message_id)
+            with self._home() as client:
                 for entity in entities():
                     if not entity.sessions:  # a session is held by who receives from it
                         waiting += ids_in(client, entity)
@@ -384,8 +385,9 @@ class Soak:
             raise SoakError(f"what is left could not be looked at: {error}") from error
         return waiting, dead
 
-    def _look_at(self, name: str) -> ServiceBusClient:
-        return ServiceBusClient.from_connection_string(self._namespaces[name].connection_string)
+    def _home(self) -> ServiceBusClient:
+        primary = self._namespaces["primary"].connection_string
+        return ServiceBusClient.from_connection_string(primary)
 
     def _result(
         self, plan: Sequence[Trouble], verdict: Verdict, left: dict[str, int]
