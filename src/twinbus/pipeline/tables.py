@@ -24,6 +24,8 @@ SCHEMA: Final = (
     "destination STRING, kept_by STRING, day STRING"
 )
 _MAGIC: Final = b"PAR1"
+# In microseconds since 1970: the years 1 to 9999. Spark's go further.
+_PYTHONS_TIMES: Final = (-62_135_596_800_000_000, 253_402_300_799_999_000)
 
 Summarise = Callable[["DataFrame"], "DataFrame"]
 
@@ -143,6 +145,9 @@ def read(spark: SparkSession, found: Found, days: Iterable[str] | None = None) -
         .option("ignoreCorruptFiles", "true")
         .parquet(*(found.folder(day) for day in chosen))
     )
+    # A clock that is wrong, or a record without a time, must not be what nobody can print.
+    first, last = (F.timestamp_micros(F.lit(us)) for us in _PYTHONS_TIMES)
+    records = records.withColumn("at", F.greatest(F.least("at", last), first))
     if found.keeper is None:
         return records
     # Ledgers of earlier versions do not say, and no broker kept them.

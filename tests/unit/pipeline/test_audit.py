@@ -7,15 +7,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.unit.pipeline.ledgers import Book
 
-from twinbus.pipeline.audit import Audit, Seen, Verdict, make_audit
+from twinbus.pipeline.audit import Audit, Seen, Verdict, as_dict, make_audit
 from twinbus.pipeline.outages import Mark, Outage, find_outages
-from twinbus.pipeline.tables import find
+from twinbus.pipeline.tables import find, read
+from twinbus.pipeline.trace import journey
 
 
 def audit(spark: SparkSession, folder: Path, *seen: Seen, **more: Any) -> Audit:
@@ -212,3 +215,26 @@ def test_diversions_of_several_clients_that_overlap_are_one_outage() -> None:
         Outage("orders", NOON, NOON + timedelta(minutes=20), 2),
         Outage("orders", NOON + timedelta(minutes=40), None, 1),
     )
+
+
+def test_times_that_nobody_can_print_and_none_at_all_keep_no_record_from_being_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A client's clock was wrong, or somebody else wrote into the folder."""
+    with Book(tmp_path) as book:
+        book.send("11-18 08:00", "1")
+        book.consume("11-18 08:01", "1")
+        book.turn("11-18 08:02", "divert")
+    (file,) = tmp_path.glob("day=*/*.parquet")
+    table = pq.ParquetFile(file).read()
+    for name, at in (("late", 2**62), ("early", -(2**62)), ("none", None)):
+        times = pa.array([at] * len(table), pa.int64()).cast(pa.timestamp("us", "UTC"))
+        column = table.schema.get_field_index("at")
+        pq.write_table(table.set_column(column, "at", times), file.with_name(f"{name}.parquet"))
+    found = find(spark, str(tmp_path))
+    made = make_audit(spark, found)
+    assert made.accepted == 1
+    assert as_dict(made)["lost"] == 0
+    steps = journey(read(spark, found), "1")
+    assert len(steps) == 12
+    assert all(step.sentence for step in steps)
