@@ -7,6 +7,7 @@ is next used (see ``raw``).
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from typing import Any
@@ -15,6 +16,8 @@ from azure.servicebus import ServiceBusClient
 
 from twinbus.pipeline.credentials import Secret, client_of
 from twinbus.pipeline.raw import RawReceiver, RawSender, receiver, sender
+
+log = logging.getLogger("twinbus.syphon")
 
 # More destinations than this are rare; the one that was used longest ago makes room.
 MOST_LINKS = 256
@@ -45,7 +48,7 @@ class Links:
         link = self._links.pop(key, None)
         if link is None:
             while len(self._links) >= MOST_LINKS:
-                self._links.pop(next(iter(self._links))).close()
+                _close(self._links.pop(next(iter(self._links))))
             link = make()
         self._links[key] = link  # the last in the dictionary is the one used last
         return link
@@ -56,12 +59,18 @@ class Links:
         return self._clients[secret]
 
     def close(self) -> None:
-        for link in self._links.values():
-            link.close()
-        for client in self._clients.values():
-            client.close()
+        for each in (*self._links.values(), *self._clients.values()):
+            _close(each)
         self._links.clear()
         self._clients.clear()
+
+
+def _close(link: Any) -> None:
+    """What is let go of may well be broken; that is no reason to keep the others open."""
+    try:
+        link.close()
+    except Exception:
+        log.debug("a link could not be closed", exc_info=True)
 
 
 _local = threading.local()

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from twinbus.errors import first_line
 from twinbus.exposition import MEDIA_TYPE, Kind, as_page, metric
 from twinbus.pipeline.rounds import Outcome, Tally
 
@@ -51,6 +52,9 @@ class Snapshot:
     left: int | None = None
     left_is_exact: bool = True
     oldest: float | None = None  # when the oldest of them came, in seconds since 1970
+    # By entity, or part of the syphon, what does not work now and is tried again.
+    troubles: dict[str, str] = field(default_factory=dict)
+    restarts: int = 0  # times the query had failed and was started again
 
     @property
     def moved(self) -> int:
@@ -85,6 +89,7 @@ class Progress:
         self._lock = threading.Lock()
         self._now = Snapshot()
         self._looked_at_round = 0
+        self._troubles: dict[str, dict[str, str]] = {}
 
     def learn(self, tallies: Iterable[Tally], took_s: float) -> None:
         with self._lock:
@@ -121,6 +126,20 @@ class Progress:
             self._now.oldest = oldest
             self._looked_at_round = self._now.rounds
 
+    def trouble(self, kind: str, now: Mapping[str, str]) -> None:
+        """All that there is of one kind now. What is new of it is logged."""
+        with self._lock:
+            before, self._troubles[kind] = self._troubles.get(kind, {}), dict(now)
+        for entity, said in now.items():
+            if before.get(entity) != said:
+                log.warning("%s: %s", entity, said)
+        for entity in before.keys() - now.keys():
+            log.info("%s is well again", entity)
+
+    def restarted(self) -> None:
+        with self._lock:
+            self._now.restarts += 1
+
     def is_stale(self) -> bool:
         """Whether there was a round since the last look."""
         return self._looked_at_round != self._now.rounds
@@ -128,8 +147,8 @@ class Progress:
     def snapshot(self) -> Snapshot:
         with self._lock:
             counts = {name: Count(**asdict(each)) for name, each in self._now.destinations.items()}
-            now = self._now
-            return replace(now, destinations=counts)
+            troubles = dict(each for kind in self._troubles.values() for each in kind.items())
+            return replace(self._now, destinations=counts, troubles=troubles)
 
 
 class Listener(StreamingQueryListener):
@@ -150,15 +169,25 @@ class Listener(StreamingQueryListener):
         log.info("the syphon has started")
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  Spark's name
-        self._publish()
+        self._guarded("telling the progress", self._publish)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  Spark's name
         if self._progress.is_stale():
-            self._look()
-        self._publish()
+            self._guarded("the look into the backlog", self._look)
+        self._guarded("telling the progress", self._publish)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  Spark's name
-        self._publish()
+        self._guarded("telling the progress", self._publish)
+
+    def _guarded(self, what: str, act: Callable[[], None]) -> None:
+        """Spark would not say that it failed."""
+        try:
+            act()
+        except Exception as error:
+            log.debug("%s failed", what, exc_info=True)
+            self._progress.trouble(what, {what: first_line(error)})
+        else:
+            self._progress.trouble(what, {})
 
     def _publish(self) -> None:
         now, last = self._progress.snapshot(), self._last
@@ -220,10 +249,11 @@ def _lines(snapshot: Snapshot, now: float) -> Iterator[str]:
 
 
 class ProgressServer:
-    """``/metrics`` and ``/progress`` on loopback. It shows names and counts, and takes nothing."""
+    """``/metrics``, ``/progress`` and ``/health`` on loopback. It shows names and counts, and takes
+    nothing."""
 
     def __init__(self, progress: Progress, port: int, host: str = "127.0.0.1") -> None:
-        self._server = ThreadingHTTPServer((host, port), _handler(progress))
+        self._server = _Server((host, port), _handler(progress))
         self._server.daemon_threads = True
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -235,6 +265,12 @@ class ProgressServer:
         self._thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """One who asks and goes away, or an answer that failed: the next is served all the same."""
+        log.debug("a request for the progress failed", exc_info=True)
+
+
 def _handler(progress: Progress) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -243,12 +279,16 @@ def _handler(progress: Progress) -> type[BaseHTTPRequestHandler]:
                 self._answer(MEDIA_TYPE, prometheus_text(snapshot, time.time()))
             elif self.path == "/progress":
                 self._answer("application/json", json.dumps(snapshot.as_json()))
+            elif self.path == "/health":
+                well = not snapshot.troubles
+                said = {"status": "ok" if well else "trouble", "troubles": snapshot.troubles}
+                self._answer("application/json", json.dumps(said), 200 if well else 503)
             else:
-                self.send_error(404, "there is /metrics and /progress")
+                self.send_error(404, "there is /metrics, /progress and /health")
 
-        def _answer(self, kind: str, text: str) -> None:
+        def _answer(self, kind: str, text: str, status: int = 200) -> None:
             body = text.encode()
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -24,7 +24,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from azure.servicebus import ServiceBusReceiveMode
-from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -42,6 +41,7 @@ from twinbus.pipeline.credentials import Secret, secret_from
 from twinbus.pipeline.links import links
 from twinbus.pipeline.raw import RawReceiver
 from twinbus.pipeline.received import Received
+from twinbus.pipeline.troubles import Troubles
 from twinbus.pipeline.watch import LONG_POLL_S, Line, Watch
 
 log = logging.getLogger("twinbus.syphon")
@@ -75,6 +75,7 @@ class SourceOptions:
     long_poll_s: float = LONG_POLL_S
     delete: bool = False
     ledger: str | None = None
+    troubles: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -93,6 +94,7 @@ class SourceOptions:
             _number(given, "longpoll", LONG_POLL_S),
             mode.lower() == "receiveanddelete",
             given.get("ledger"),
+            given.get("troubles"),
         )
 
 
@@ -186,7 +188,7 @@ def _bites(options: SourceOptions, paths: Sequence[str]) -> Iterator[list[Receiv
                 yield rows
     finally:
         for path in asked:  # the reader was closed before its time
-            with suppress(ServiceBusError):
+            with suppress(Exception):
                 lines[path].let_go()
 
 
@@ -196,7 +198,7 @@ def _ask(path: str, line: RawReceiver, left: int) -> int:
         return 0
     try:
         line.ask(count)
-    except ServiceBusError as error:
+    except Exception as error:  # noqa: BLE001  one queue's trouble is not the others'
         return _nothing(path, error)
     return count
 
@@ -204,14 +206,14 @@ def _ask(path: str, line: RawReceiver, left: int) -> int:
 def _answer(path: str, line: RawReceiver, count: int) -> list[Received]:
     try:
         taken = line.answer(count)
-    except ServiceBusError as error:
+    except Exception as error:  # noqa: BLE001  one queue's trouble is not the others'
         _nothing(path, error)
         return []
     now_ms = int(time.time() * 1000)
     return [Received(path, each.lock_token, each.message, now_ms) for each in taken]
 
 
-def _nothing(path: str, error: ServiceBusError) -> int:
+def _nothing(path: str, error: Exception) -> int:
     """A queue that does not answer has nothing for this batch; the watch will ask again."""
     log.warning("could not receive from %s: %s", path, first_line(error))
     return 0
@@ -271,8 +273,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             lines: dict[str, Line] = {
                 queue: links().receiver(self.options.secret, queue) for queue in self.options.queues
             }
-            told = partial(idle, self.options.ledger, self.options.secret)
-            self._watch = Watch(lines, self.options.long_poll_s, told)
+            asked = partial(idle, self.options.ledger, self.options.secret)
+            told = Troubles(self.options.troubles).tell
+            self._watch = Watch(lines, self.options.long_poll_s, asked, told)
         return self._watch
 
 

@@ -13,6 +13,7 @@ checkpoint may be deleted.
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 import threading
 import time
@@ -24,13 +25,13 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from azure.servicebus.exceptions import ServiceBusError
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from twinbus.envelope import home_of, part_of
 from twinbus.errors import EnvelopeError, TwinbusError, first_line
+from twinbus.pipeline import troubles
 from twinbus.pipeline.carrier import NOWHERE, UnavailableError
 from twinbus.pipeline.columns import ddl
 from twinbus.pipeline.credentials import Secret
@@ -38,7 +39,7 @@ from twinbus.pipeline.links import Links
 from twinbus.pipeline.post import TALLY_DDL, SdkPost, carry, tallies_of
 from twinbus.pipeline.progress import Listener, Progress, Snapshot
 from twinbus.pipeline.received import Received, enqueued_us
-from twinbus.pipeline.rounds import LEFT, Destinations, Tally
+from twinbus.pipeline.rounds import FIRST_RETRY_S, LAST_RETRY_S, LEFT, Destinations, Tally
 from twinbus.pipeline.source import BITE, FORMAT, ROWS_A_QUEUE, ServiceBusSource
 from twinbus.pipeline.translation import BACKLOG_COLUMNS, TimeToLive, homeward
 from twinbus.pipeline.watch import LONG_POLL_S
@@ -59,6 +60,8 @@ HELD_S: Final = 2.0
 PATIENCE_S: Final = 100.0
 # A round that is under way when the syphon is stopped has this long to end.
 STOP_S: Final = 3.0
+# One who waits for the backlog to be empty gives up after so many failures of the query in a row.
+MOST_FAILURES: Final = 3
 # How often somebody who waits for the backlog to be empty looks.
 LOOK_S: Final = 0.25
 # How often the backlog is counted while messages move.
@@ -70,6 +73,8 @@ LOOKED_AT: Final = 250
 # What a session for the syphon is to be started with.
 SETTINGS: Final = {"spark.python.daemon.module": "twinbus.pipeline.daemon"}
 
+
+_PYTHONS_LAST_LINE: Final = re.compile(r"\w[\w.]*(Error|Exception): ")
 
 # What is raised on this side of a Java that has ended.
 GONE: Final = (Py4JError, OSError)
@@ -129,6 +134,9 @@ class Syphon:
         self._first: int | None = None
         self._moved_at = time.monotonic()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._failures = 0  # of the query, since a round has last come to its end
+        self._began = time.monotonic()
+        self._again_at: float | None = None
         self._looked_at = time.monotonic()
         self._highest: dict[str, int] = {}  # sequence number seen, by queue
         # Of the thread that drains, and of Spark's, which calls for rounds and listeners.
@@ -142,6 +150,10 @@ class Syphon:
         threading.Thread(target=self._warm_up, daemon=True).start()
         self._spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", BITE)
         self._spark.streams.addListener(self._listener)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began = time.monotonic()
         rows = homeward(self._backlog(), self._options.time_to_live)
         self._query = (
             rows.writeStream.foreachBatch(self._round)
@@ -177,14 +189,43 @@ class Syphon:
         with _java_may_be_gone():
             self._spark.stop()
 
-    def check(self) -> None:
-        """Raise SyphonError if the query has failed."""
+    def check(self, *, most_failures: int | None = None) -> None:
+        """Begin the query again if it has failed, sooner or later. Raise SyphonError if Spark has
+        ended, or if no round has come to its end in so many attempts."""
+        if self._query is None:
+            return
+        self.progress.trouble("queues", troubles.read(self._own / "troubles"))
         try:
-            failure = self._query.exception() if self._query is not None else None
+            if self._again_at is None:
+                self._see(self._query.exception(), most_failures)
+            elif time.monotonic() >= self._again_at:
+                self._again_at = None
+                self.progress.restarted()
+                self._begin()
         except GONE as error:
             raise SyphonError("the syphon has failed: its Spark has ended") from error
-        if failure is not None:
-            raise SyphonError(f"the syphon has failed: {first_line(failure)}") from failure
+        except SyphonError:
+            raise
+        except Exception as error:  # noqa: BLE001  Spark would not begin; it may, later
+            self._see(error, most_failures)
+
+    def _see(self, failure: Exception | None, most: int | None) -> None:
+        if failure is None:
+            if time.monotonic() - self._began > LAST_RETRY_S:
+                self._is_well()
+            return
+        self._failures += 1
+        if self._failures == most or self._spark.sparkContext._jsc.sc().isStopped():
+            raise SyphonError(f"the syphon has failed: {_said(failure)}") from failure
+        pause = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures - 1, 10))
+        self._again_at = time.monotonic() + pause
+        said = f"the query failed and begins again in {pause:g} s: {_said(failure)}"
+        self.progress.trouble("query", {"the syphon": said})
+
+    def _is_well(self) -> None:
+        """A round has come to its end, or the query has run for long."""
+        self._failures = 0
+        self.progress.trouble("query", {})
 
     def drain(self, patience_s: float = PATIENCE_S, stopped: threading.Event | None = None) -> bool:
         """Start, move everything home, and stop. False if something stays that does not move, or
@@ -193,7 +234,7 @@ class Syphon:
         self.start()
         try:
             while not stopped.wait(LOOK_S):
-                self.check()
+                self.check(most_failures=MOST_FAILURES)
                 if self._is_empty():
                     return True
                 if self._stands_still(patience_s):
@@ -216,12 +257,13 @@ class Syphon:
     def _count(self, kept: Links) -> None:
         found: dict[str, int] = {}
         total, exact = 0, True
+        silent: dict[str, str] = {}
         came: list[int] = []
         for queue in self._options.queues:
             try:
                 messages = kept.receiver(self._options.secondary, queue).peek(LOOKED_AT)
-            except ServiceBusError:
-                exact = False
+            except Exception as error:  # noqa: BLE001  one queue's trouble is not the others'
+                silent[queue] = first_line(error)
                 continue
             total += len(messages)
             exact = exact and len(messages) < LOOKED_AT
@@ -231,7 +273,8 @@ class Syphon:
                 if destination is not None:
                     found[destination] = found.get(destination, 0) + 1
         oldest = min(came) / 1e6 if came else None
-        self.progress.look(found, total, exact=exact, oldest=oldest)
+        self.progress.trouble("look", silent)
+        self.progress.look(found, total, exact=exact and not silent, oldest=oldest)
 
     # ------------------------------------------------------------ the query
 
@@ -243,6 +286,7 @@ class Syphon:
         return (
             reader.option("connection", options.secondary.reveal())
             .option("queues", ",".join(options.queues))
+            .option("troubles", str(self._own / "troubles"))
             .option("partitions", self._workers)
             .option("maxRowsPerQueue", self._share)
             .option("longPoll", options.long_poll_s)
@@ -264,10 +308,16 @@ class Syphon:
         return max(LEAST_ROWS, min(ROWS_A_QUEUE, int(rate * ROUND_S / queues)))
 
     def _checkpoint(self) -> str:
-        if self._options.checkpoint is not None:
-            return str(self._options.checkpoint)
-        self._folder = tempfile.TemporaryDirectory(prefix="twinbus-syphon-")
-        return self._folder.name
+        """A new one for each attempt, unless it was given: an old one may be what is wrong."""
+        given = self._options.checkpoint
+        attempt = self.progress.snapshot().restarts
+        return str(self._own / f"checkpoint-{attempt}" if given is None else given)
+
+    @property
+    def _own(self) -> Path:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="twinbus-syphon-")
+        return Path(self._folder.name)
 
     def _round(self, rows: DataFrame, batch: int) -> None:
         if self._stopping.is_set():
@@ -284,6 +334,7 @@ class Syphon:
                     return  # cut short
                 raise
             took_s = time.monotonic() - began
+            self._is_well()
             for each in tallies:
                 self._highest[each.queue] = max(each.highest, self._highest.get(each.queue, 0))
             self._destinations.learn(tallies, time.time(), took_s)
@@ -330,7 +381,7 @@ class Syphon:
                 )
                 for queue in self._options.queues
             )
-        except ServiceBusError:
+        except Exception:  # noqa: BLE001  whatever it is, the next round will meet it
             return False
 
     def _due(self) -> list[str]:
@@ -362,7 +413,7 @@ class Syphon:
                 self._own_links.receiver(self._options.secondary, queue).peek(1)
                 for queue in self._options.queues
             )
-        except ServiceBusError:
+        except Exception:  # noqa: BLE001  not known to be empty; the next look may say
             return False
         finally:
             self._busy.release()
@@ -376,6 +427,13 @@ def _destination(message: bytes) -> str | None:
         return None if part is not None and part[1] else home_of(properties).path
     except EnvelopeError:
         return NOWHERE
+
+
+def _said(failure: Exception) -> str:
+    """Of an error that came by way of Java, what Python said at the end of its trace."""
+    lines = (line.strip() for line in str(failure).splitlines())
+    said = [line for line in lines if _PYTHONS_LAST_LINE.match(line)]
+    return said[-1] if said else first_line(failure)
 
 
 @contextmanager

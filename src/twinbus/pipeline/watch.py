@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from azure.servicebus.exceptions import ServiceBusError
-
 from twinbus.errors import first_line
 
 log = logging.getLogger("twinbus.syphon")
@@ -44,11 +42,14 @@ class Watch:
         lines: dict[str, Line],
         long_poll_s: float = LONG_POLL_S,
         asked: Callable[[str], None] = lambda queue: None,
+        told: Callable[[str, str | None], None] = lambda queue, trouble: None,
     ) -> None:
-        """``asked`` is told of each receive."""
+        """``asked`` is told of each receive; ``told`` that a queue does not answer and why, and,
+        with None, that it does again."""
         self._lines = lines
         self._long_poll_s = long_poll_s
         self._asked = asked
+        self._told = told
         self._armed: dict[str, float] = {}  # since when
         self._looked: dict[str, float] = {}
         self._out: dict[str, tuple[float, float]] = {}  # until when, and how long then
@@ -72,7 +73,7 @@ class Watch:
             self._armed.pop(queue, None)
             try:
                 self._lines[queue].let_go()
-            except ServiceBusError as error:
+            except Exception as error:  # noqa: BLE001  one queue's trouble is not the others'
                 self._put_out(queue, error)
 
     def _arm(self) -> None:
@@ -87,12 +88,19 @@ class Watch:
                 if since is not None:
                     line.let_go()
                 line.watch()
-            except ServiceBusError as error:
+            except Exception as error:  # noqa: BLE001  one queue's trouble is not the others'
                 self._put_out(queue, error)
             else:
                 self._armed[queue] = self._looked[queue] = now
-                self._out.pop(queue, None)
-                self._asked(queue)
+                if self._out.pop(queue, None) is not None:
+                    self._told(queue, None)
+                self._note(queue)
+
+    def _note(self, queue: str) -> None:
+        try:
+            self._asked(queue)
+        except Exception as error:  # noqa: BLE001  whoever keeps books may fail; the watch goes on
+            log.warning("a receive of %s could not be recorded: %s", queue, first_line(error))
 
     def _is_awake(self, queue: str) -> bool:
         line, now = self._lines[queue], time.monotonic()
@@ -102,7 +110,7 @@ class Watch:
                 return False
             self._looked[queue] = now
             return line.heard()
-        except (ServiceBusError, OSError, ValueError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001  one queue's trouble is not the others'
             self._put_out(queue, error)
             return False
 
@@ -112,6 +120,7 @@ class Watch:
         pause = min(LAST_RETRY_S, pause * 2)
         if pause == FIRST_RETRY_S:
             log.warning("%s does not answer; asking again: %s", queue, first_line(error))
+        self._told(queue, first_line(error))
         self._out[queue] = (time.monotonic() + pause, pause)
 
     def _sleep(self, within_s: float) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from azure.servicebus.exceptions import ServiceBusError
+from pyspark.sql import DataFrame, SparkSession
 from tests.syphons import Namespaces, backlog_queues, names, until
-from tests.unit.pipeline.backlogs import plain
+from tests.unit.pipeline.backlogs import ODD, otherwise, plain
 
 from twinbus import envelope
 from twinbus.lab.faults import FaultClient
 from twinbus.pipeline.credentials import Secret
-from twinbus.pipeline.rounds import BUSY_S
+from twinbus.pipeline.rounds import BUSY_S, Tally
 from twinbus.pipeline.syphon import Syphon, SyphonOptions
 from twinbus.pipeline.translation import TimeToLive
 
@@ -23,7 +25,7 @@ THROTTLED_S = 3.0
 
 @pytest.fixture(scope="module")
 def namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]:
-    home = {"busy": {"requires_duplicate_detection": True}, "free": {}, "aged": {}}
+    home = {"busy": {"requires_duplicate_detection": True}, "free": {}, "aged": {}, "good": {}}
     made = Namespaces(
         tmp_path_factory.mktemp("destinations"), home, backlog_queues(1, lock_duration="PT20S")
     )
@@ -87,3 +89,42 @@ def test_what_was_waited_is_deducted_and_what_has_expired_is_set_aside(
     (expired,) = namespaces.dead()
     assert b"TTLExpiredException" in expired
     assert b"short" in expired
+
+
+def test_a_query_that_fails_begins_again_and_says_so(
+    spark: SparkSession, namespaces: Namespaces, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    syphon = syphon_of(spark, namespaces, tmp_path)
+    carried = syphon._carried
+    failures = [RuntimeError("whatever it was")]
+
+    def sometimes(rows: DataFrame) -> list[Tally]:
+        if failures:
+            raise failures.pop()
+        return carried(rows)
+
+    syphon._carried = sometimes  # type: ignore[method-assign]
+    before = namespaces.home_ids("free")
+    namespaces.divert_ids("free", names("again", 5))
+    assert syphon.drain()
+    assert sorted(namespaces.home_ids("free")[len(before) :]) == names("again", 5)
+    now = syphon.progress.snapshot()
+    assert (now.restarts, now.troubles) == (1, {})
+    assert "begins again in 1 s: RuntimeError: whatever it was" in caplog.text
+
+
+def test_one_that_cannot_be_read_is_set_aside_with_a_reason_and_keeps_nobody(
+    spark: SparkSession, namespaces: Namespaces, tmp_path: Path
+) -> None:
+    before = len(namespaces.dead())
+    took = 0
+    for index, odd in enumerate(ODD.values()):
+        with suppress(ServiceBusError):  # what the broker does not let in cannot be in the way
+            namespaces.put([odd])
+            took += 1
+        namespaces.put([otherwise(envelope.wrap(plain(str(index)), "good"), named=index % 2 == 0)])
+    assert syphon_of(spark, namespaces, tmp_path, "remaining").drain(patience_s=30)
+    assert namespaces.home_ids("good") == [str(index) for index in range(len(ODD))]
+    dead = namespaces.dead()[before:]
+    assert len(dead) == took
+    assert all(b"TwinbusEnvelope" in each for each in dead)

@@ -6,9 +6,11 @@ import json
 import logging
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
+from twinbus.pipeline import troubles
 from twinbus.pipeline.progress import (
     Count,
     Listener,
@@ -111,6 +113,59 @@ def test_the_endpoint_has_both_and_nothing_else(progress: Progress) -> None:
         assert caught.value.code == 404
     finally:
         server.close()
+
+
+def test_health_says_what_does_not_work_until_it_does(
+    progress: Progress, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = ProgressServer(progress, 0)
+    url = f"http://127.0.0.1:{server.port}/health"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert json.load(answer) == {"status": "ok", "troubles": {}}
+        progress.trouble("queues", {"contoso/x-servicebus-transfer/0": "it is away"})
+        progress.trouble("query", {})
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(url, timeout=10)
+        assert caught.value.code == 503
+        troubles = {"contoso/x-servicebus-transfer/0": "it is away"}
+        assert json.load(caught.value) == {"status": "trouble", "troubles": troubles}
+        caught.value.close()
+        assert "contoso/x-servicebus-transfer/0: it is away" in caplog.text
+        progress.trouble("queues", {})
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert json.load(answer)["status"] == "ok"
+    finally:
+        server.close()
+
+
+def test_whatever_fails_in_the_listener_is_shown_and_the_next_event_is_heard(
+    progress: Progress,
+) -> None:
+    told: list[Snapshot] = []
+
+    def look() -> None:
+        raise KeyError("an odd answer")
+
+    listener = Listener(progress, told.append, look)
+    event: object = object()
+    listener.onQueryIdle(event)  # type: ignore[arg-type]
+    assert told[0].troubles == {"the look into the backlog": "'an odd answer'"}
+    listener.onQueryProgress(event)  # type: ignore[arg-type]
+    assert len(told) == 2
+
+
+def test_what_the_source_has_trouble_with_reaches_the_driver_by_a_file(tmp_path: Path) -> None:
+    where = tmp_path / "troubles"
+    assert troubles.read(where) == {}
+    source = troubles.Troubles(str(where))
+    source.tell("one", "cut off")
+    source.tell("two", "cut off")
+    source.tell("one", None)
+    assert troubles.read(where) == {"two": "cut off"}
+    where.write_text("[half")
+    assert troubles.read(where) == {}
+    troubles.Troubles(str(tmp_path / "nowhere" / "troubles")).tell("one", "the disk is full")
 
 
 def test_the_listener_tells_what_has_changed_and_looks_when_the_query_idles(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 
@@ -10,6 +11,7 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from tests.syphons import until
 
+from twinbus.errors import first_line
 from twinbus.pipeline import watch as watching
 from twinbus.pipeline.watch import Line, Watch
 
@@ -21,6 +23,7 @@ class Phone:
         self._here, self._there = socket.socketpair()
         self.watches = self.let = 0
         self.broken = False
+        self.error: Exception = ServiceBusConnectionError(message="cut off")
 
     def ring(self) -> None:
         self._there.send(b"!")
@@ -28,11 +31,11 @@ class Phone:
     def watch(self) -> None:
         self.watches += 1
         if self.broken:
-            raise ServiceBusConnectionError(message="nobody there")
+            raise self.error
 
     def heard(self) -> bool:
         if self.broken:
-            raise ServiceBusConnectionError(message="cut off")
+            raise self.error
         self._here.setblocking(False)
         try:
             return bool(self._here.recv(1))
@@ -112,11 +115,17 @@ def test_a_long_poll_ends_and_is_begun_again(phones: list[Phone]) -> None:
     assert phones[0].let == 2
 
 
+@pytest.mark.parametrize(
+    "error", [ServiceBusConnectionError(message="cut off"), KeyError(7), struct.error("short")]
+)
 def test_a_line_that_is_cut_is_asked_again_later_and_the_others_go_on(
-    phones: list[Phone], monkeypatch: pytest.MonkeyPatch
+    phones: list[Phone], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
+    """Whatever it raises: what an SDK makes of an odd answer nobody can list."""
     monkeypatch.setattr(watching, "FIRST_RETRY_S", 0.05)
-    watch = Watch(lines(phones))
+    told: list[tuple[str, str | None]] = []
+    watch = Watch(lines(phones), told=lambda queue, trouble: told.append((queue, trouble)))
+    phones[0].error = error
     phones[0].broken = True
     phones[1].ring()
     assert watch.wait(5) == ["1"]
@@ -131,6 +140,17 @@ def test_a_line_that_is_cut_is_asked_again_later_and_the_others_go_on(
     until(again, lambda count: count > asked, 10)
     phones[0].ring()
     assert watch.wait(5) == ["0"]
+    assert told[0] == ("0", first_line(error))
+    assert told[-1] == ("0", None)
+
+
+def test_a_ledger_that_fails_is_no_reason_not_to_watch(phones: list[Phone]) -> None:
+    def asked(queue: str) -> None:
+        raise OSError("no space left")
+
+    watch = Watch(lines(phones), asked=asked)
+    phones[1].ring()
+    assert watch.wait(5) == ["1"]
 
 
 def test_a_line_that_stays_cut_does_not_keep_the_watch_busy(phones: list[Phone]) -> None:
