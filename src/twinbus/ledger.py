@@ -5,11 +5,12 @@ path of a message. A thread wakes every ``flush_interval_s``, or when many rows 
 what it finds as one Parquet file a day:
 
     <ledger>/_ledger.json                          {"format": 1}
-    <ledger>/day=2026-11-18/<client>-<number>.parquet
+    <ledger>/day=2026-11-18/<client>-<number>-<unique>.parquet
 
 The day is that of the record's own time, in UTC. A local file is written under a name that readers
 skip, brought to disk, and renamed: it is there whole or not at all. Any other store gets it in one
-piece through ``fsspec``.
+piece through ``fsspec``. Nobody ever writes under a name that another has used: a client may be
+called as it was yesterday, or as another process is, and few stores refuse to replace a file.
 
 A store that fails is tried again at the next interval, with the rows that wait. The buffer has an
 end: what no longer fits is dropped, counted and said. Nothing here ever makes a caller wait for a
@@ -50,6 +51,8 @@ FLUSH_ROWS: Final = 50_000
 GATHER_S: Final = 0.5
 # Rows and message ids that may wait, about 100 bytes each.
 LIMIT: Final = 500_000
+# Of a client's name in those of its files, which may be of 255 bytes in all.
+NAME_CHARS: Final = 100
 # What closing may wait for a store.
 CLOSE_S: Final = 10.0
 
@@ -177,6 +180,7 @@ class Ledger:
         self._said_dropped = 0
         self._error = ""
         self._files = 0
+        self._names: dict[str, str] = {}  # by day, of the files that are being written
         self._closed = False
         self._mutex = threading.Lock()  # guards the buffer; held for moments
         self._writing = threading.Lock()
@@ -286,8 +290,15 @@ class Ledger:
             return
         if not self._files:
             self._store.mark()
-        self._store.put(f"day={day}/{_file_name(self.client)}-{self._files:08d}.parquet", content)
+        self._store.put(f"day={day}/{self._name(day)}", content)
+        del self._names[day]
         self._files += 1
+
+    def _name(self, day: str) -> str:
+        """The next file's. One that a store took without saying so is written again, and must keep
+        its name, lest its records be there twice."""
+        unique = f"{_file_name(self.client)}-{self._files:08d}-{uuid4().hex}.parquet"
+        return self._names.setdefault(day, unique)
 
     def _done(self, rows: list[Row]) -> None:
         with self._mutex:
@@ -419,7 +430,9 @@ def _text(message_id: Any) -> str:
 
 
 def _file_name(client: str) -> str:
-    return "".join(each if each.isalnum() or each in "-." else "-" for each in client)
+    """As much of it as every store takes. What begins with a dot would be no record to readers."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in client)
+    return plain.lstrip(".")[:NAME_CHARS]
 
 
 # ---------------------------------------------------------------- where it goes

@@ -305,11 +305,10 @@ def test_any_store_that_fsspec_knows_will_do() -> None:
         ledger.close()
         assert ledger.status == Status(1, 0, 0, "")
     root = where.removeprefix("memory:/")
-    assert sorted(MemoryFileSystem().find(root)) == [
-        f"{root}/{MARKER}",
-        f"{root}/{DAY}/first-00000000.parquet",
-        f"{root}/{DAY}/second-00000000.parquet",
-    ]
+    marker, *files = sorted(MemoryFileSystem().find(root))
+    assert marker == f"{root}/{MARKER}"
+    for client, file in zip(("first", "second"), files, strict=True):
+        assert re.fullmatch(rf"{root}/{DAY}/{client}-00000000-[0-9a-f]{{32}}\.parquet", file)
     frame = pd.read_parquet(where)
     assert [list(each) for each in frame["message_ids"]] == [["first"], ["second"]]
 
@@ -356,6 +355,139 @@ def test_a_process_that_forgets_to_close_writes_what_waits_when_it_ends(tmp_path
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert [row["message_ids"] for row in rows(tmp_path)] == [["a"]]
+
+
+KEEPS_A_LEDGER = """
+import sys
+from twinbus.ledger import Ledger
+folder, client, name, files = sys.argv[1:]
+ledger = Ledger(folder, client=client, flush_interval_s=600)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(int(files)):
+    ids = [f"{name}/{number}"]
+    ledger.add("send", "normal", "contoso", "orders", message_ids=ids, at=1_795_000_000.0)
+    assert ledger.flush()
+ledger.close()
+"""
+
+
+class Process:
+    """One that keeps a ledger, a file a record, once it is let go."""
+
+    def __init__(self, folder: Path, client: str, name: str, files: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", KEEPS_A_LEDGER, str(folder), client, name, str(files)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.wrote = {f"{name}/{number}" for number in range(files)}
+
+    def until_ready(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def wait(self) -> None:
+        self._process.communicate(timeout=60)
+        assert self._process.returncode == 0
+
+
+def ids(folder: Path) -> list[str]:
+    return sorted(each for row in rows(folder) for each in row["message_ids"])
+
+
+def test_a_process_started_again_replaces_no_file_of_the_one_before(tmp_path: Path) -> None:
+    wrote: set[str] = set()
+    for life in ("first", "second"):
+        process = Process(tmp_path, "shop", life, 3)
+        process.go()
+        process.wait()
+        wrote |= process.wrote
+    assert ids(tmp_path) == sorted(wrote)
+
+
+def test_two_processes_at_once_under_one_name_keep_all_of_their_records(tmp_path: Path) -> None:
+    processes = [Process(tmp_path, "shop", name, 50) for name in ("first", "second")]
+    for process in processes:
+        process.until_ready()
+    for process in processes:
+        process.go()
+    for process in processes:
+        process.wait()
+    assert ids(tmp_path) == sorted(processes[0].wrote | processes[1].wrote)
+
+
+def test_a_forked_child_replaces_no_file_of_its_parent(tmp_path: Path) -> None:
+    code = (
+        "import os\n"
+        "from twinbus.ledger import Ledger\n"
+        f"ledger = Ledger({str(tmp_path)!r}, client='shop', flush_interval_s=600)\n"
+        "child = not os.fork()\n"
+        "name = 'child' if child else 'parent'\n"
+        "ledger.add('send', 'normal', 'contoso', 'orders', message_ids=[name])\n"
+        "assert ledger.flush()\n"
+        "child or os.wait()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert ids(tmp_path) == ["child", "parent"]
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        ("a/b", "a-b"),
+        ("shop", "shop"),
+        (".shop", "..shop"),
+        ("x" * 300, "x" * 301),
+        ("\u00e4" * 200,),
+    ],
+    ids=["of like letters", "alike", "of dots", "too long", "not of ASCII"],
+)
+def test_whatever_the_clients_are_called_their_records_are_read(
+    tmp_path: Path, clients: tuple[str, ...]
+) -> None:
+    import pandas as pd
+
+    for number, client in enumerate(clients):
+        ledger = Ledger(tmp_path, client=client, flush_interval_s=600)
+        add(ledger, str(number))
+        assert ledger.flush(), ledger.status.error
+        ledger.close()
+    frame = pd.read_parquet(tmp_path)
+    assert sorted(frame["client"]) == sorted(clients)
+
+
+def test_a_file_whose_writing_was_not_confirmed_is_written_again_under_its_name(
+    tmp_path: Path,
+) -> None:
+    """A store that took it and then said no: its records must not be there twice."""
+    ledger = Ledger(tmp_path, client="shop", flush_interval_s=600)
+    store = Forgetful(tmp_path)
+    ledger._store = store
+    add(ledger, "a", at=NOON)
+    assert not ledger.flush()
+    add(ledger, "b", at=NOON - 86_400)
+    assert ledger.flush()
+    ledger.close()
+    assert ids(tmp_path) == ["a", "b"]
+
+
+class Forgetful(Folder):
+    """Writes the first file of records, and says that it could not."""
+
+    failed = False
+
+    def put(self, name: str, content: bytes) -> None:
+        super().put(name, content)
+        if name != MARKER and not self.failed:
+            self.failed = True
+            raise OSError(110, "Connection timed out")
 
 
 def test_adding_costs_little(tmp_path: Path) -> None:
