@@ -18,7 +18,15 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.classifier import Verdict, classify
-from twinbus.paired.aio.world import Crew, Lock, end_keep_alive, hang_up, has_hung_up, has_news
+from twinbus.paired.aio.world import (
+    Crew,
+    Lock,
+    break_off,
+    end_keep_alive,
+    hang_up,
+    has_hung_up,
+    has_news,
+)
 from twinbus.paired.outgoing import IdentifyingTransportAsync, Outgoing, OutgoingBatch
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
@@ -117,12 +125,13 @@ class SharedSender(ServiceBusSender):
             if self._running:
                 await self._freshen()
             if not self._running:
-                await self._do_retryable_operation(
-                    self._open,
-                    timeout=timeout,
-                    operation_requires_timeout=True,
-                    apply_try_timeout=True,
-                )
+                with self._crew.breakable(self.break_off):
+                    await self._do_retryable_operation(
+                        self._open,
+                        timeout=timeout,
+                        operation_requires_timeout=True,
+                        apply_try_timeout=True,
+                    )
         except BaseException:
             # The SDK may not have had the time to close what it opened.
             self.drop_link()
@@ -161,6 +170,10 @@ class SharedSender(ServiceBusSender):
             return bool(opened and handler._link.state == LinkState.ATTACHED)
         except Exception:  # noqa: BLE001  whatever it is, such a link is not worth keeping
             return False
+
+    def break_off(self) -> None:
+        """Who waits for the peer need not any longer."""
+        break_off(self._handler)
 
     def drop_link(self) -> None:
         """Forget the link at once and close it in the background."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 _LOGGER = logging.getLogger("twinbus.paired")
@@ -105,12 +106,16 @@ class Crew:
     def __init__(self) -> None:
         self._jobs: set[asyncio.Task[None]] = set()
 
+    def breakable(self, break_off: Callable[[], None]) -> AbstractContextManager[None]:
+        """While in it, a job waits for a peer. A task is cancelled, and needs no breaking off."""
+        return nullcontext()
+
     def start(self, name: str, job: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         task = asyncio.get_running_loop().create_task(_quietly(job, *args), name=f"twinbus {name}")
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
 
-    async def stop(self) -> None:
+    async def stop(self, within_s: float | None = None) -> None:
         """Cancel all, and wait until they are gone, and those that they started to clean up."""
         for job in self._others():
             job.cancel()
@@ -159,6 +164,10 @@ def end_keep_alive(handler: Any) -> None:
     task, handler._keep_alive_thread = handler._keep_alive_thread, None
     if task is not None:
         task.cancel()
+
+
+def break_off(handler: Any) -> None:
+    """Nobody waits for a peer whom cancelling would not reach."""
 
 
 async def hang_up(connection: Any) -> None:

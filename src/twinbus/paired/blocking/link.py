@@ -19,7 +19,15 @@ from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.classifier import Verdict, classify
-from twinbus.paired.blocking.world import Crew, Lock, end_keep_alive, hang_up, has_hung_up, has_news
+from twinbus.paired.blocking.world import (
+    Crew,
+    Lock,
+    break_off,
+    end_keep_alive,
+    hang_up,
+    has_hung_up,
+    has_news,
+)
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatch
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
@@ -118,12 +126,13 @@ class SharedSender(ServiceBusSender):
             if self._running:
                 self._freshen()
             if not self._running:
-                self._do_retryable_operation(
-                    self._open,
-                    timeout=timeout,
-                    operation_requires_timeout=True,
-                    apply_try_timeout=True,
-                )
+                with self._crew.breakable(self.break_off):
+                    self._do_retryable_operation(
+                        self._open,
+                        timeout=timeout,
+                        operation_requires_timeout=True,
+                        apply_try_timeout=True,
+                    )
         except BaseException:
             # The SDK may not have had the time to close what it opened.
             self.drop_link()
@@ -162,6 +171,10 @@ class SharedSender(ServiceBusSender):
             return bool(opened and handler._link.state == LinkState.ATTACHED)
         except Exception:  # noqa: BLE001  whatever it is, such a link is not worth keeping
             return False
+
+    def break_off(self) -> None:
+        """Who waits for the peer need not any longer."""
+        break_off(self._handler)
 
     def drop_link(self) -> None:
         """Forget the link at once and close it in the background."""

@@ -27,7 +27,8 @@ class Pinger:
             with TRACER.start_as_current_span("twinbus ping") as span:
                 span.set_attribute("messaging.destination.name", path)
                 outgoing = single(ping_message(), sender._amqp_transport, {})
-                sender.transfer(outgoing, PING_TIMEOUT_S)
+                with self._crew.breakable(sender.break_off):
+                    sender.transfer(outgoing, PING_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001  any failure means that it is not back
             return error
         finally:

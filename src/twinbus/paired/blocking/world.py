@@ -10,12 +10,16 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
 from typing import Any
 
 _LOGGER = logging.getLogger("twinbus.paired")
+
+# How often jobs that do not end are told to.
+JOIN_S = 0.05
 
 
 class Lock:
@@ -73,12 +77,25 @@ class Promise:
 class Crew:
     """Jobs in the background that end when their owner does.
 
-    A thread cannot be cancelled: a job that waits must wait for a signal its owner sets first.
+    A thread cannot be cancelled: a job that waits must wait for a signal its owner sets first, or
+    say how its waiting can be broken off.
     """
 
     def __init__(self) -> None:
         self._jobs: set[threading.Thread] = set()
+        self._breaks: list[Callable[[], None]] = []
         self._mutex = threading.Lock()
+
+    @contextmanager
+    def breakable(self, break_off: Callable[[], None]) -> Iterator[None]:
+        """While in it, a job waits for a peer, and ``break_off`` makes that fail at once."""
+        with self._mutex:
+            self._breaks.append(break_off)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._breaks.remove(break_off)
 
     def start(self, name: str, job: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(
@@ -97,11 +114,27 @@ class Crew:
             with self._mutex:
                 self._jobs.discard(threading.current_thread())
 
-    def stop(self) -> None:
-        """Wait until all are gone, and those that they started to clean up."""
+    def stop(self, within_s: float | None = None) -> None:
+        """Wait until all are gone, and those that they started to clean up. With ``within_s``
+        nobody may wait for a peer any longer, and what does so all the same is not waited for."""
+        ends = None if within_s is None else time.monotonic() + within_s
         while jobs := self._others():
-            for job in jobs:
-                job.join()
+            if ends is None:
+                jobs[0].join()
+                continue
+            if time.monotonic() > ends:
+                names = ", ".join(job.name for job in jobs)
+                _LOGGER.warning("not waited for, they end by themselves: %s", names)
+                return
+            self._break_off()
+            jobs[0].join(JOIN_S)
+
+    def _break_off(self) -> None:
+        # Again each time: a connection may only now have come to be.
+        with self._mutex:
+            breaks = list(self._breaks)
+        for break_off in breaks:
+            break_off()
 
     def _others(self) -> list[threading.Thread]:
         with self._mutex:
@@ -145,6 +178,17 @@ def has_hung_up(handler: Any) -> bool:
 
 def end_keep_alive(handler: Any) -> None:
     """A thread cannot be cancelled; this one sees within a second that it is over."""
+
+
+def break_off(handler: Any) -> None:
+    """Whoever waits in another thread for what the peer says hears that it has hung up."""
+    transport = getattr(getattr(handler, "_connection", None), "_transport", None)
+    sock = getattr(transport, "sock", None)
+    sock = getattr(sock, "sock", sock)  # a WebSocket has one inside
+    if isinstance(sock, socket.socket):
+        with suppress(OSError):  # it is over already
+            # Not TLS's own, which would first take the socket from whoever reads.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def hang_up(connection: Any) -> None:
