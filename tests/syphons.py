@@ -260,3 +260,15 @@ def _is_daemon(process: psutil.Process) -> bool:
 
 def names(prefix: str, count: int) -> list[str]:
     return [f"{prefix}-{number:04}" for number in range(count)]
+
+
+# ---------------------------------------------------------------- a process in its place
+
+
+def stand_in(folder: Path, *lines: str) -> str:
+    """What stands for `python -m twinbus syphon`, where it matters only that a process begins, says
+    something and ends."""
+    script = folder / "syphon.sh"
+    script.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    script.chmod(0o755)
+    return str(script)

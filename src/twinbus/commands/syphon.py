@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ import typer
 from twinbus.commands.terminal import (
     DOES_NOT_WORK,
     BacklogQueueCount,
+    Ended,
     Json,
     Primary,
     Secondary,
@@ -31,8 +32,12 @@ from twinbus.commands.terminal import (
 )
 
 if TYPE_CHECKING:
+    from twinbus.pipeline.credentials import Secret
     from twinbus.pipeline.progress import Snapshot
     from twinbus.pipeline.syphon import Syphon, SyphonOptions
+
+# How often the secondary is looked at.
+LOOK_S = 30.0
 
 _PrimaryName = Annotated[
     str | None,
@@ -102,40 +107,102 @@ def syphon(
     Example: twinbus syphon --once --rate 200
     """
     _log(verbose)
-    try:
-        from twinbus.pipeline.credentials import Secret
-        from twinbus.pipeline.syphon import SyphonError, SyphonOptions
-    except ImportError as error:
-        refuse(f"the syphon needs more packages ({error.name}): pip install 'twinbus[syphon]'")
-    home, away = Secret(primary_of(primary)), Secret(secondary_of(secondary))
-    if queue and backlog_queue_count:
-        refuse("give --queue or --backlog-queue-count, not both")
-    queues = tuple(queue or ()) or _queues(
-        home, away, primary_name, backlog_queue_count, hidden=as_json
-    )
-    try:
-        options = SyphonOptions(
-            home,
-            away,
-            queues,
-            checkpoint=checkpoint,
-            rate=rate,
-            time_to_live=ttl,  # type: ignore[arg-type]  # it is checked there
-            long_poll_s=long_poll,
-            ledger=_absolute(ledger or _ours(home)),
-        )
-    except SyphonError as error:
-        refuse(str(error))
-    with _stoppable(with_parent) as stopped, _bar(hidden=as_json) as tell:
-        made = _start(options, master, tell)
-        _heed(stopped)  # Spark has a handler of its own for Ctrl-C
+    with _answering(with_parent) as answer:
         try:
-            empty = _run(made, stopped, http_port, patience if once else None)
+            from twinbus.pipeline.credentials import Secret
+            from twinbus.pipeline.syphon import SyphonError, SyphonOptions
+        except ImportError as error:
+            refuse(f"the syphon needs more packages ({error.name}): pip install 'twinbus[syphon]'")
+        home, away = Secret(primary_of(primary)), Secret(secondary_of(secondary))
+        if queue and backlog_queue_count:
+            refuse("give --queue or --backlog-queue-count, not both")
+        queues = tuple(queue or ()) or _queues(
+            home, away, primary_name, backlog_queue_count, hidden=as_json
+        )
+        try:
+            options = SyphonOptions(
+                home,
+                away,
+                queues,
+                checkpoint=checkpoint,
+                rate=rate,
+                time_to_live=ttl,  # type: ignore[arg-type]  # it is checked there
+                long_poll_s=long_poll,
+                ledger=_absolute(ledger or _ours(home)),
+            )
         except SyphonError as error:
-            fail(str(error))
-        finally:
-            _quit(made)
-    _report(made, as_json=as_json, once=once, empty=empty)
+            refuse(str(error))
+        with _stoppable(with_parent) as stopped, _bar(hidden=as_json) as tell, _lookout(options):
+            made = _start(options, master, tell)
+            _heed(stopped)  # Spark has a handler of its own for Ctrl-C
+            try:
+                empty = _run(made, stopped, http_port, patience if once else None, answer)
+            except SyphonError as error:
+                fail(str(error))
+            finally:
+                _quit(made)
+    if not with_parent:  # who hears no more than whether it runs
+        _report(made, as_json=as_json, once=once, empty=empty)
+
+
+@contextmanager
+def _answering(with_parent: bool) -> Iterator[Callable[[str], None]]:
+    """Whoever started us hears, in a line on standard output, that the syphon runs or why not."""
+
+    def answer(line: str) -> None:
+        if with_parent:
+            with suppress(OSError):  # it is gone, and so shall we be
+                os.write(1, f"{' '.join(line.split())}\n".encode())
+
+    try:
+        yield answer
+    except Ended as end:
+        answer(end.why)
+        raise
+
+
+@contextmanager
+def _lookout(options: SyphonOptions) -> Iterator[None]:
+    """While the syphon runs, the terminal hears when the secondary does not answer, and when it
+    does again. What Spark's own processes say of it is in Java's log."""
+    done = threading.Event()
+    threading.Thread(target=_look_out, args=(options, done), daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _look_out(options: SyphonOptions, done: threading.Event) -> None:
+    from twinbus.errors import first_line
+
+    log, queue = logging.getLogger("twinbus.syphon"), options.queues[0]
+    was_there = True
+    while not done.is_set():
+        error = _refusal(options.secondary, queue)
+        if error is not None and was_there:
+            log.warning(
+                "the secondary does not answer; trying on: %s: %s", queue, first_line(error)
+            )
+        elif error is None and not was_there:
+            log.warning("the secondary answers again")
+        was_there = error is None
+        done.wait(LOOK_S)
+
+
+def _refusal(secondary: Secret, queue: str) -> Exception | None:
+    """Why no link can be opened, which costs no message: one that was open sees no silence."""
+    from twinbus.pipeline.links import Links
+
+    kept = Links()
+    try:
+        kept.receiver(secondary, queue).ready()
+    except Exception as error:  # noqa: BLE001  whatever it is, the terminal is to hear it
+        return error
+    finally:
+        with suppress(Exception):
+            kept.close()
+    return None
 
 
 def _ours(primary: Any) -> str | None:
@@ -203,9 +270,14 @@ def _start(options: SyphonOptions, master: str | None, tell: Callable[[Snapshot]
 
 
 def _run(
-    made: Syphon, stopped: threading.Event, http_port: int | None, patience: float | None
+    made: Syphon,
+    stopped: threading.Event,
+    http_port: int | None,
+    patience: float | None,
+    answer: Callable[[str], None],
 ) -> bool:
     """Until it is stopped, or the backlog is empty; whether it is."""
+    from twinbus.paired.syphon import RUNS
     from twinbus.pipeline.progress import ProgressServer
 
     server = None
@@ -219,6 +291,7 @@ def _run(
         if patience is not None:
             return made.drain(patience, stopped)
         made.start()
+        answer(RUNS)
         while not stopped.wait(0.5):
             made.check()
         made.stop()

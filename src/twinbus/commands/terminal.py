@@ -62,10 +62,18 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+class Ended(typer.Exit):
+    """The end of a command that has said why."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(code)
+        self.why = why
+
+
 def refuse(text: str) -> NoReturn:
     """A user's mistake: a sentence, no stack trace."""
     typer.echo(f"twinbus: {text}", err=True)
-    raise typer.Exit(BAD_INPUT)
+    raise Ended(BAD_INPUT, text)
 
 
 def local() -> Connections:
@@ -139,4 +147,4 @@ def print_json(value: Any) -> None:
 def fail(text: str) -> NoReturn:
     """Not the user's mistake, but it does not work."""
     typer.echo(f"twinbus: {text}", err=True)
-    raise typer.Exit(DOES_NOT_WORK)
+    raise Ended(DOES_NOT_WORK, text)

@@ -107,12 +107,15 @@ class SyphonStarted(PairingEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonEnded(PairingEvent):
-    """It was not asked to. What is in the backlog stays there until it runs again."""
+    """It was not asked to. What is in the backlog stays there until it runs again, which it will
+    not by itself if it has ended for good."""
 
     error: str
+    for_good: bool = False
 
     def __str__(self) -> str:
-        return f"the syphon for {self.namespace} has ended: {self.error}"
+        then = "it is not started again" if self.for_good else "it is started again"
+        return f"the syphon for {self.namespace} has ended, and {then}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

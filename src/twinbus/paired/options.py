@@ -113,13 +113,6 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
             operation_timeout=operation_timeout,
             classifier=classifier,
         )
-        if isinstance(backlog_queue_count, bool) or not isinstance(backlog_queue_count, int):
-            raise PairingError(f"backlog_queue_count is {backlog_queue_count!r}; give a number")
-        if backlog_queue_count < 1:
-            raise PairingError(
-                f"backlog_queue_count is {backlog_queue_count}; it must be at least 1 "
-                f"({DEFAULT_BACKLOG_QUEUE_COUNT} is a good number)"
-            )
         self.backlog_queue_count = backlog_queue_count
         self.enable_syphon = enable_syphon
         self.backlog_retry_interval = _in_range(
@@ -128,6 +121,24 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         # The paths of the backlog queues begin with the primary's name: its first DNS label, unless
         # two primaries would share that (as namespaces on localhost do) and one is named here.
         self.primary_name = primary_name
+
+    @property
+    def backlog_queue_count(self) -> int:
+        """How many backlog queues to use. After ``pair_namespace``, successful or not, how many of
+        them are there; another ``pair_namespace`` asks for all of them again."""
+        return self._wanted_queues if self._found_queues is None else self._found_queues
+
+    @backlog_queue_count.setter
+    def backlog_queue_count(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise PairingError(f"backlog_queue_count is {value!r}; give a number")
+        if value < 1:
+            raise PairingError(
+                f"backlog_queue_count is {value}; it must be at least 1 "
+                f"({DEFAULT_BACKLOG_QUEUE_COUNT} is a good number)"
+            )
+        self._wanted_queues = value
+        self._found_queues: int | None = None
 
 
 def _check_kind(manager: Any, factory: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,9 +127,41 @@ def test_a_users_mistake_is_a_sentence_and_exit_code_2(arguments: list[str], sai
     assert "Traceback" not in done.stderr
 
 
+NOWHERE = (
+    "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=c2VjcmV0;"
+    "UseDevelopmentEmulator=true"
+)
+
+
+def test_a_syphon_that_cannot_reach_its_secondary_says_so_on_the_terminal(
+    brokers: tuple[BrokerProcess, BrokerProcess],
+) -> None:
+    ours, its = os.openpty()
+    command = [str(Path(sys.executable).with_name("twinbus")), "syphon", "--queue", "a/b/0"]
+    environment = {"TWINBUS_PRIMARY": brokers[0].connection_string, "TWINBUS_SECONDARY": NOWHERE}
+    process = subprocess.Popen(
+        command,
+        stderr=its,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+    os.close(its)
+    said = b""
+    try:
+        while b"the secondary does not answer" not in said:
+            assert select.select([ours], [], [], 60)[0], said
+            said += os.read(ours, 4096)
+        assert process.poll() is None, "it goes on"
+        assert b"c2VjcmV0" not in said
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(ours)
+
+
 def test_a_secondary_that_is_not_there_is_a_sentence_and_exit_code_1() -> None:
-    text = "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
-    done = run("backlog", "--secondary", text)
+    done = run("backlog", "--secondary", NOWHERE)
     assert done.returncode == 1
     assert "the secondary did not answer" in done.stderr
     assert "c2VjcmV0" not in done.stderr

@@ -6,6 +6,7 @@ What the unit tests say of a fake link is shown here on the wire.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -25,6 +26,8 @@ from tests.pairs import SECOND, Pair, backlog, peek
 
 from twinbus import BacklogError
 from twinbus.lab.faults import FaultClient
+from twinbus.paired.aio import pinger as aio_pinger
+from twinbus.paired.blocking import pinger as blocking_pinger
 from twinbus.paired.events import BacklogQueueOut, Diverted, Pinged, Suspected
 from twinbus.paired.failover import State
 
@@ -216,6 +219,31 @@ async def test_no_answer_is_a_time_out_and_diverts_in_time(pair: Pair, faults: F
         await clear(faults)
     assert name in await waiting(pair)
     assert name not in await ids(pair.primary.connection_string, "mute")
+
+
+async def test_closing_does_not_wait_for_a_ping_that_hangs(
+    pair: Pair, faults: FaultClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinging = threading.Event()
+    for pinger in (blocking_pinger.Pinger, aio_pinger.Pinger):
+
+        def noted(self: Any, path: str, ping: Any = pinger.ping) -> Any:
+            pinging.set()
+            return ping(self, path)
+
+        monkeypatch.setattr(pinger, "ping", noted)
+    await pair.open()
+    before = set(threading.enumerate())
+    async with pair.sender("mute") as sender:
+        await start(faults, "no-answer", "mute")
+        await sender.send_messages(message()[1], timeout=4)
+    assert await asyncio.to_thread(pinging.wait, 30), "a ping was sent"
+    await asyncio.sleep(0.5)  # so that it is on its way, and not still being prepared
+    began = time.monotonic()
+    await pair.call(pair.factory.close)
+    assert time.monotonic() - began < 3, "a ping may take ten seconds"
+    left = {each.name for each in set(threading.enumerate()) - before}
+    assert not [name for name in left if name.startswith("twinbus ")], left
 
 
 async def test_a_store_that_fails_on_the_primary_diverts(pair: Pair, faults: FaultClient) -> None:

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +22,7 @@ from azure.servicebus.aio.management import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 from tests.brokers import KEY, BrokerProcess
 from tests.pairs import Pair, backlog, certificate, peek
+from tests.syphons import stand_in
 
 from twinbus import FactoryFaultedError, PairingError
 from twinbus.paired.events import BacklogQueueOut, Closed, Faulted
@@ -233,8 +236,13 @@ async def test_one_sender_is_used_by_many_at_once(pair: Pair) -> None:
     assert len(await peek(pair.primary.connection_string, "orders", 250)) - before == 80
 
 
-async def test_closing_one_factory_faults_the_other_after_five_seconds(pair: Pair) -> None:
-    await pair.open()
+async def test_closing_one_factory_faults_the_other_after_five_seconds(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an application that hosts the syphon."""
+    script = stand_in(tmp_path, "echo the syphon runs", "read end_of_input")
+    monkeypatch.setattr("twinbus.paired.syphon.sys", SimpleNamespace(executable=script))
+    await pair.open(enable_syphon=True)
     seen: list[Any] = []
     pair.backup.add_listener(seen.append)
     async with pair.sender("orders") as sender:

@@ -53,6 +53,10 @@ def test_the_constructors_build_on_each_other() -> None:
 def test_the_backlog_queue_count_must_be_at_least_one(count: Any) -> None:
     with pytest.raises(PairingError, match="backlog_queue_count is"):
         options(count)
+    made = options(5)
+    with pytest.raises(PairingError, match="backlog_queue_count is"):
+        made.backlog_queue_count = count
+    assert made.backlog_queue_count == 5
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,9 @@ async def test_a_queue_that_cannot_be_made_shrinks_the_count(options: Any) -> No
     manager = options.secondary_namespace_manager
     manager.errors = {path(1): [HttpResponseError("500")] * 3}
     assert await setup.prepare_backlog(options, HOST) == [path(0), path(2)]
+    assert options.backlog_queue_count == 2
+    assert await setup.prepare_backlog(options, HOST) == [path(0), path(1), path(2)], "all, again"
+    assert options.backlog_queue_count == 3
 
 
 async def test_no_backlog_queue_at_all_raises(options: Any) -> None:
@@ -96,6 +99,27 @@ async def test_no_backlog_queue_at_all_raises(options: Any) -> None:
     manager.errors = {path(index): [HttpResponseError("500")] * 3 for index in range(3)}
     with pytest.raises(PairingError, match=r"could not create the backlog queue .* in 3 attempts"):
         await setup.prepare_backlog(options, HOST)
+    assert options.backlog_queue_count < 1, "as the documents ask"
+    options.backlog_queue_count = 2
+    assert options.backlog_queue_count == 2
+
+
+async def test_after_a_failure_the_count_is_of_those_that_are_there(
+    options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = options.secondary_namespace_manager
+    refused = HttpResponseError("no Manage claim")
+    refused.status_code = 403
+    manager.there, manager.errors = [path(2)], {path(1): [refused]}
+    with pytest.raises(PairingError, match="Manage claim") as caught:
+        await setup.prepare_backlog(options, HOST)
+    assert options.backlog_queue_count == 2
+    assert caught.value.__notes__ == [f"these backlog queues were made, and stay: {path(0)}"]
+    assert caught.value.__notes__[0] in caplog.text
+    manager.errors = {"list": [ServiceRequestError("no route")] * 3}
+    with pytest.raises(PairingError, match="could not list"):
+        await setup.prepare_backlog(options, HOST)
+    assert options.backlog_queue_count == 0
 
 
 async def test_a_manager_without_the_manage_claim_raises_at_once(options: Any) -> None:

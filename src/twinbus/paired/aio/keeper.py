@@ -1,15 +1,20 @@
-"""Keeping the syphon of a pairing alive: started with the factory, started again if it dies."""
+"""Keeping the syphon of a pairing alive: started with the pairing, started again if it dies."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from twinbus.errors import PairingError
 from twinbus.paired.aio.world import Crew, Signal, sleep
 from twinbus.paired.events import SyphonEnded, SyphonStarted
-from twinbus.paired.syphon import HOPELESS, SyphonProcess
+from twinbus.paired.syphon import HOPELESS, RUNS, SyphonProcess
 from twinbus.paired.telemetry import Announcer
 
 LOOK_S = 0.5
+# Spark takes some seconds to start, and many on a machine that has much to do.
+START_S = 180.0
+START_LOOK_S = 0.05
 # A syphon that died is started again after this long, then twice as long, ...
 FIRST_PAUSE_S = 2.0
 LAST_PAUSE_S = 60.0
@@ -31,34 +36,78 @@ class Keeper:
         self._crew = crew
         self._stopping = Signal()
 
-    def start(self) -> None:
+    async def start(self, still: Callable[[], None]) -> None:
+        """Returns when the syphon runs. Raises why it does not, or what ``still`` raises, and then
+        nothing is left of it."""
+        try:
+            self._launch()
+            await self._until_running(still)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def keep(self) -> None:
+        """Start it again whenever it dies, from now on."""
         self._crew.start("syphon", self._keep)
 
-    async def _keep(self) -> None:
-        pause = FIRST_PAUSE_S
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            code = await self._run()
-            if code is None or code == HOPELESS:
-                return
-            pause = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else pause * 2
-            await self._stopping.wait(min(pause, LAST_PAUSE_S))
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_alive()
 
-    async def _run(self) -> int | None:
-        """One life of the process; None if it was we who ended it."""
-        pid = self._process.start()
+    def _launch(self) -> None:
+        try:
+            pid = self._process.start()
+        except OSError as error:
+            raise PairingError(f"the syphon did not start: {error}") from error
         self._announcer.announce(SyphonStarted(at=time.time(), namespace=self._namespace, pid=pid))
+
+    async def _until_running(self, still: Callable[[], None]) -> None:
+        ends = time.monotonic() + START_S
+        while not self._process.said():
+            still()
+            code = self._process.ended()
+            if code is not None and not self._process.said():
+                raise PairingError(f"the syphon did not start: it ended with exit code {code}")
+            if time.monotonic() > ends:
+                raise PairingError(f"the syphon did not start within {START_S:.0f} seconds")
+            await self._stopping.wait(START_LOOK_S)
+        if self._process.said() != RUNS:
+            raise PairingError(f"the syphon did not start: {self._process.said()}")
+
+    async def _keep(self) -> None:
+        pause, began = FIRST_PAUSE_S, time.monotonic()
         while not await self._stopping.wait(LOOK_S):
             code = self._process.ended()
+            if code is None and self._process.is_started():
+                continue
             if code is not None:
-                self._process.end()
-                hint = "its log says why" if code == HOPELESS else "it is started again"
-                error = f"exit code {code}; {hint}"
-                self._announcer.announce(
-                    SyphonEnded(at=time.time(), namespace=self._namespace, error=error)
-                )
-                return code
-        return None
+                self._note_end(code)
+            if code == HOPELESS:
+                return
+            pause = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else pause * 2
+            if await self._stopping.wait(min(pause, LAST_PAUSE_S)):
+                return
+            began = time.monotonic()
+            self._launch_again()
+
+    def _note_end(self, code: int) -> None:
+        said = self._process.said()
+        self._process.end()
+        reason = "" if said in ("", RUNS) else f": {said}"
+        self._announce_end(f"exit code {code}{reason}", for_good=code == HOPELESS)
+
+    def _launch_again(self) -> None:
+        try:
+            self._launch()
+        except PairingError as error:
+            self._announce_end(str(error))
+        if self._stopping.is_set():  # since we last looked: nobody else will end this one
+            self._process.end()
+
+    def _announce_end(self, error: str, *, for_good: bool = False) -> None:
+        self._announcer.announce(
+            SyphonEnded(at=time.time(), namespace=self._namespace, error=error, for_good=for_good)
+        )
 
     async def stop(self) -> None:
         """End it, gently if it hurries."""

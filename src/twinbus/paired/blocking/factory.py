@@ -1,13 +1,15 @@
 # Generated from ../aio/factory.py by tools/unasync.py; change that file, not this one.
 """The messaging factory: a ``ServiceBusClient`` that can be paired with another.
 
-Closing and faulting. The two factories of a pair live and die together: when one is closed or
-faults and the other is still open five seconds later, the other is faulted. A factory that has
-faulted says so, and why, on every call.
+Closing and faulting. In an application that hosts the syphon the two factories of a pair live and
+die together: when one is closed or faults and the other is still open five seconds later, the other
+is faulted. Without the syphon each is its owner's alone. A factory that has ended says so, and why,
+on every call.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,17 +27,23 @@ from twinbus.paired.blocking.link import adopt
 from twinbus.paired.blocking.pairing import Pairing
 from twinbus.paired.blocking.receiver import MessageReceiver, adopt_receiver
 from twinbus.paired.blocking.sender import MessageSender
-from twinbus.paired.blocking.setup import prepare_backlog
+from twinbus.paired.blocking.setup import Trial, check_manager, prepare_backlog
 from twinbus.paired.blocking.world import Crew, Signal, aside
 from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.entity_path import parse_path
-from twinbus.paired.events import Closed, Faulted
+from twinbus.paired.events import Closed, Faulted, PairingEvent
 from twinbus.paired.failover import State
 from twinbus.paired.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 from twinbus.paired.syphon import SyphonProcess, check_syphon
 from twinbus.paired.telemetry import Announcer, Listener
 
 PARTNER_S = 5.0
+# How often a partner that is still being closed is looked at.
+LOOK_S = 0.2
+# Closing waits this long for a pairing under way to be taken back, and for jobs in the background.
+SETTLE_S = 3.0
+# Two factories are engaged, paired and ended under this; held for moments, never while waiting.
+_DECIDING = threading.Lock()
 
 
 class MessagingFactory(ServiceBusClient):
@@ -69,8 +77,12 @@ class MessagingFactory(ServiceBusClient):
             self.books = Bookkeeper(self.ledger, self.fully_qualified_namespace)
         self._announcer = Announcer()
         self._crew = Crew()
+        self._flushes = Crew()  # these have messages in their hands
         self._partner: MessagingFactory | None = None
+        self._settled: Signal | None = None  # set when the pairing is there, or is taken back
+        self._hosts_syphon = False
         self._ended = Signal()
+        self._shut_down = Signal()
         self._end: str | None = None  # why every later call fails
         self._keeper: Keeper | None = None
         # Kept for the syphon alone, which is another process and needs it there.
@@ -91,36 +103,24 @@ class MessagingFactory(ServiceBusClient):
     # -- pairing
 
     def pair_namespace(self, options: PairedNamespaceOptions) -> None:
-        """Set the pair up. When this returns, every sender of this factory is paired."""
-        self.check_open()
-        secondary = self._check_pair(options)
+        """Set the pair up. When this returns, all of it is ready and every sender of this factory
+        is paired; else it raises, and both factories are as they were."""
+        secondary = self._engage(options)
         assert isinstance(options, SendAvailabilityPairedNamespaceOptions)
-        queues = prepare_backlog(
-            options, self.fully_qualified_namespace, lambda path: self._managed(secondary, path)
-        )
-        options.backlog_queue_count = len(queues)
-        pairing = Pairing(self, options, queues, self._announcer, self._crew, self.books)
-        options._mark_healthy = pairing.mark_path_healthy
-        self._partner, secondary._partner = secondary, self
-        self.pairing = pairing
-        if options.enable_syphon:
-            self._start_syphon(secondary, queues)
+        try:
+            self._set_up(options, secondary)
+        except BaseException:
+            try:
+                self._crew.stop(SETTLE_S)
+            finally:
+                self._partner = secondary._partner = None
+            raise
+        finally:
+            assert self._settled is not None
+            self._settled.set()
 
-    def _start_syphon(self, secondary: MessagingFactory, queues: list[str]) -> None:
-        assert self._connection_string is not None
-        assert secondary._connection_string is not None
-        ledger = None if self.ledger is None else self.ledger.where
-        process = SyphonProcess(
-            self._connection_string, secondary._connection_string, queues, ledger
-        )
-        self._keeper = Keeper(process, self.fully_qualified_namespace, self._announcer, self._crew)
-        self._keeper.start()
-
-    def _managed(self, secondary: MessagingFactory, path: str) -> None:
-        if self.books is not None:
-            self.books.managed(secondary.fully_qualified_namespace, path)
-
-    def _check_pair(self, options: PairedNamespaceOptions) -> MessagingFactory:
+    def _engage(self, options: PairedNamespaceOptions) -> MessagingFactory:
+        """From here on nobody else can pair these two."""
         if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
             raise PairingError(
                 f"{type(options).__name__} is no kind of pairing there is; give "
@@ -132,26 +132,80 @@ class MessagingFactory(ServiceBusClient):
                 "the secondary's messaging_factory must be a MessagingFactory of the same world as "
                 f"the primary's, not a {type(secondary).__module__}.{type(secondary).__name__}"
             )
-        if self.pairing is not None or self._partner is not None:
-            raise PairingError(
-                f"the factory of {self.fully_qualified_namespace} is paired already; make a new "
-                "factory for another pairing"
-            )
-        if secondary._partner is not None:
-            raise PairingError(
-                f"the factory of {secondary.fully_qualified_namespace} is another's secondary "
-                "already; make a factory of its own for each pairing"
-            )
         same = secondary.fully_qualified_namespace.lower() == self.fully_qualified_namespace.lower()
         if secondary is self or same:
             raise PairingError(
                 f"{self.fully_qualified_namespace} cannot be paired with itself; the secondary "
                 "must be another namespace, best in another region"
             )
-        if options.enable_syphon:
-            check_syphon(self, secondary)
-        secondary.check_open()
+        with _DECIDING:
+            self._check_free(secondary)
+            self._partner, secondary._partner = secondary, self
+            self._settled = secondary._settled = Signal()
         return secondary
+
+    def _check_free(self, secondary: MessagingFactory) -> None:
+        self.check_open()
+        secondary.check_open()
+        if self._partner is not None:
+            raise PairingError(
+                f"the factory of {self.fully_qualified_namespace} is paired already, or just being "
+                "paired; make a new factory for another pairing"
+            )
+        if secondary._partner is not None:
+            raise PairingError(
+                f"the factory of {secondary.fully_qualified_namespace} is another's secondary "
+                "already; make a factory of its own for each pairing"
+            )
+
+    def _set_up(
+        self, options: SendAvailabilityPairedNamespaceOptions, secondary: MessagingFactory
+    ) -> None:
+        def still() -> None:
+            self.check_open()
+            secondary.check_open()
+
+        options._found_queues = 0
+        hosts_syphon = options.enable_syphon
+        check_manager(options.secondary_namespace_manager, self, secondary)
+        if hosts_syphon:
+            check_syphon(self, secondary)
+        trial = Trial(secondary, self._crew, still, receive=hosts_syphon)
+        queues = prepare_backlog(
+            options,
+            self.fully_qualified_namespace,
+            lambda path: self._managed(secondary, path),
+            trial,
+        )
+        pairing = Pairing(self, options, queues, self._announcer, self._crew, self.books)
+        keeper = self._keeper_of(secondary, queues) if hosts_syphon else None
+        try:
+            if keeper is not None:
+                keeper.start(still)
+            with _DECIDING:
+                still()
+                self.pairing, self._keeper = pairing, keeper
+                self._hosts_syphon = secondary._hosts_syphon = hosts_syphon
+                options._mark_healthy = pairing.mark_path_healthy
+        except BaseException:
+            if keeper is not None:
+                keeper.stop()
+            raise
+        if keeper is not None:
+            keeper.keep()
+
+    def _keeper_of(self, secondary: MessagingFactory, queues: list[str]) -> Keeper:
+        assert self._connection_string is not None
+        assert secondary._connection_string is not None
+        ledger = None if self.ledger is None else self.ledger.where
+        process = SyphonProcess(
+            self._connection_string, secondary._connection_string, queues, ledger
+        )
+        return Keeper(process, self.fully_qualified_namespace, self._announcer, self._crew)
+
+    def _managed(self, secondary: MessagingFactory, path: str) -> None:
+        if self.books is not None:
+            self.books.managed(secondary.fully_qualified_namespace, path)
 
     def entity_states(self) -> dict[str, State]:
         """Every queue and topic that was sent to through this pairing, and how it is."""
@@ -181,7 +235,8 @@ class MessagingFactory(ServiceBusClient):
         sender._sticky = ""
         sender._gatherer = None
         if flush:
-            sender._gatherer = Gatherer(sender.deliver, flush.total_seconds(), 262_144, self._crew)
+            every_s = flush.total_seconds()
+            sender._gatherer = Gatherer(sender.deliver, every_s, 262_144, self._flushes)
         return sender
 
     def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> MessageReceiver:
@@ -239,66 +294,84 @@ class MessagingFactory(ServiceBusClient):
         """Whether it was closed or has faulted."""
         return self._end is not None
 
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it is open and, if it hosts the syphon, the syphon runs. Entities that are out
+        are no matter of this: ``entity_states`` has them."""
+        return self._end is None and (self._keeper is None or self._keeper.is_running)
+
     def check_open(self) -> None:
         """Raise if nothing can be done with this factory any longer."""
         if self._end is not None:
             raise FactoryFaultedError(self._end)
 
     def close(self) -> None:
-        """Close every sender and receiver. The partner should be closed too, within 5 seconds."""
-        if self._partner is not None and self._end is None:
-            self._finish(
-                f"the factory of {self.fully_qualified_namespace} was closed; make a new one"
-            )
-            self._announcer.announce(
-                Closed(at=time.time(), namespace=self.fully_qualified_namespace)
-            )
-            self._warn_partner()
-        self._shut()
+        """Close every sender and receiver. If the application hosts the syphon, the partner should
+        be closed too, within 5 seconds."""
+        host = self.fully_qualified_namespace
+        self._finish(
+            f"the factory of {host} was closed; make a new one",
+            Closed(at=time.time(), namespace=host),
+        )
 
     def fault(self, reason: str) -> None:
         """Close, because of ``reason``: every later call repeats it."""
-        if self._end is not None:
-            return
-        self._finish(
-            f"the factory of {self.fully_qualified_namespace} has faulted: {reason}; make a new one"
-        )
-        self._announcer.announce(
-            Faulted(at=time.time(), namespace=self.fully_qualified_namespace, error=reason)
-        )
-        if self._partner is not None:
-            self._warn_partner()
-        self._shut()
+        if self._end is None:
+            host = self.fully_qualified_namespace
+            self._finish(
+                f"the factory of {host} has faulted: {reason}; make a new one",
+                Faulted(at=time.time(), namespace=host, error=reason),
+            )
 
-    def _finish(self, why: str) -> None:
-        self._end = why
-        self._ended.set()
+    def _finish(self, why: str, event: PairingEvent) -> None:
+        with _DECIDING:
+            first, self._end = self._end is None, self._end or why
+        if first:
+            self._ended.set()
+            self._announcer.announce(event)
+            if self._hosts_syphon:
+                self._warn_partner()
+        try:
+            self._shut()
+        finally:
+            self._shut_down.set()
 
     def _shut(self) -> None:
+        if self._settled is not None:
+            self._settled.wait(SETTLE_S)
         if self._keeper is not None:
             self._keeper.stop()
         if self.pairing is not None:
             self.pairing.stop()
-            self._crew.stop()
+            self._crew.stop(SETTLE_S)
+            self._flushes.stop()
             self.pairing.diverter.close()
         super().close()
-        self._crew.stop()
+        self._flushes.stop()
+        self._crew.stop(SETTLE_S)
         if self.ledger is not None and self._owns_ledger:
             aside(self.ledger.close)
 
     def _warn_partner(self) -> None:
         partner = self._partner
-        assert partner is not None
-        if partner._end is None:
+        if partner is not None and partner._end is None:
             partner._crew.start("partner watch", partner._follow, self)
 
     def _follow(self, gone: MessagingFactory) -> None:
         """The partner has ended: end too, if nobody does it for us."""
-        if not self._ended.wait(PARTNER_S):
-            self.fault(
-                f"its partner {gone.fully_qualified_namespace} ended {PARTNER_S:.0f} seconds ago "
-                f"and it was still open ({gone._end})"
-            )
+        if self._ended.wait(PARTNER_S):
+            return
+        if not gone._shut_down.is_set():
+            # Whoever closes the other cannot turn to this one before that is done.
+            while not gone._shut_down.is_set():
+                if self._ended.wait(LOOK_S):
+                    return
+            if self._ended.wait(PARTNER_S):
+                return
+        self.fault(
+            f"its partner {gone.fully_qualified_namespace} ended {PARTNER_S:.0f} seconds ago "
+            f"and it was still open ({gone._end})"
+        )
 
 
 def _ledger(where: str | PathLike[str] | Ledger | None) -> Ledger | None:
