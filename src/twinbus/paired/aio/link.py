@@ -12,15 +12,17 @@ import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-from azure.servicebus._common.tracing import send_trace_context_manager
+from azure.servicebus._common.tracing import SPAN_NAME_SEND, send_trace_context_manager
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.classifier import Verdict, classify
+from twinbus.paired.aio.busy import outwait_busy
 from twinbus.paired.aio.world import (
     Crew,
     Lock,
+    bound_open,
     break_off,
     end_keep_alive,
     hang_up,
@@ -49,6 +51,7 @@ class SharedSender(ServiceBusSender):
     _crew: Crew
     _last_used: float
     _last_failure: tuple[float, Exception] | None
+    _open_within: float | None
 
     async def transfer(self, outgoing: Outgoing | OutgoingBatch, timeout: float | None) -> None:
         """Send, in turn. Raises what the SDK raises."""
@@ -90,15 +93,28 @@ class SharedSender(ServiceBusSender):
             self.drop_link()
             raise
 
+    async def _open(self, timeout: float | None = None) -> None:
+        if not self._running:
+            self._open_within = timeout
+            await super()._open(timeout)
+
+    def _create_handler(self, auth: Any) -> None:
+        super()._create_handler(auth)
+        bound_open(self._handler, self._open_within)
+
     def _note_failure(self, error: Exception) -> None:
         """For whoever holds the turn: others may be on a newer link by the time they hear of it."""
         self._last_failure = (time.monotonic(), error)
         if classify(error) is Verdict.COUNT:
             self.drop_link()
 
-    def _traced(self, links: list[Any] | None) -> AbstractContextManager[None]:
+    def _traced(
+        self, links: list[Any] | None, span_name: str = SPAN_NAME_SEND
+    ) -> AbstractContextManager[None]:
         """The SDK's span around a send, if the application traces at all."""
-        return _UNTRACED if links is None else send_trace_context_manager(self, links=links)
+        if links is None:
+            return _UNTRACED
+        return send_trace_context_manager(self, span_name=span_name, links=links)
 
     def _share_fate(self, began: float) -> None:
         """Whoever waited while the link failed has failed with it.
@@ -147,6 +163,16 @@ class SharedSender(ServiceBusSender):
         finally:
             if turn:
                 self._turn.release()
+
+    async def _backoff(
+        self,
+        retried_times: int,
+        last_exception: Any,
+        abs_timeout_time: float | None = None,
+        entity_name: str | None = None,
+    ) -> None:
+        if not await outwait_busy(last_exception, abs_timeout_time):
+            await super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
 
     async def keep_warm(self) -> None:
         """Replace a link that was open and has died, if nobody is sending."""
@@ -215,6 +241,7 @@ def adopt(sender: ServiceBusSender, kind: type[SharedSender], crew: Crew) -> Any
     sender._crew = crew
     sender._last_used = 0.0
     sender._last_failure = None
+    sender._open_within = None
     return sender
 
 

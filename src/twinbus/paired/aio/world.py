@@ -15,6 +15,9 @@ from typing import Any
 
 _LOGGER = logging.getLogger("twinbus.paired")
 
+# How a wait ends when whoever waits has had enough of it.
+CANCELLED: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
+
 
 class Lock:
     """One at a time, for those who will wait only so long."""
@@ -178,3 +181,7 @@ async def hang_up(connection: Any) -> None:
     session = getattr(connection._transport, "session", None)
     if session is not None:  # a WebSocket's
         await session.close()
+
+
+def bound_open(handler: Any, timeout: float | None) -> None:
+    """The SDK gives up in time by itself here."""

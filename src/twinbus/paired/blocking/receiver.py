@@ -15,6 +15,7 @@ from typing import Any
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
 from azure.servicebus.exceptions import ServiceBusError
 
+from twinbus.paired.blocking.busy import outwait_busy
 from twinbus.paired.ping import is_ping
 
 
@@ -99,6 +100,16 @@ class MessageReceiver(ServiceBusReceiver):
         if self._factory.books is not None:
             self._factory.books.requested(self.entity_path, mgmt_operation)
         return answer
+
+    def _backoff(
+        self,
+        retried_times: int,
+        last_exception: Any,
+        abs_timeout_time: float | None = None,
+        entity_name: str | None = None,
+    ) -> None:
+        if not outwait_busy(last_exception, abs_timeout_time):
+            super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
 
     def _discard(self, message: ServiceBusReceivedMessage) -> None:
         if self.receive_mode_is_peek_lock:

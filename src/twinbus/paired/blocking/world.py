@@ -16,10 +16,15 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from azure.servicebus.exceptions import OperationTimeoutError
+
 _LOGGER = logging.getLogger("twinbus.paired")
 
 # How often jobs that do not end are told to.
 JOIN_S = 0.05
+
+# A thread cannot be cancelled: its waits end with an answer or a time-out.
+CANCELLED: tuple[type[BaseException], ...] = ()
 
 
 class Lock:
@@ -195,4 +200,39 @@ def hang_up(connection: Any) -> None:
     """The SDK leaves a socket open whose connection broke down."""
     sock = getattr(connection._transport, "sock", None)
     if isinstance(sock, socket.socket):
+        with suppress(OSError):  # it wakes a thread that still reads; there may be no peer any more
+            sock.shutdown(socket.SHUT_RDWR)
         sock.close()
+
+
+def bound_open(handler: Any, timeout: float | None) -> None:
+    """The SDK waits for ever for the first words of a peer that took the connection. So that is
+    done in a thread of its own, on which its caller gives up in time."""
+    sdk_open = handler.open
+
+    def open_in_time(**kwargs: Any) -> None:
+        opened = Promise()
+
+        def job() -> None:
+            try:
+                sdk_open(**kwargs)
+            except BaseException as error:  # noqa: BLE001  it is the caller's, through the promise
+                opened.resolve(error)
+                return
+            opened.resolve()
+            if opened.given_up:
+                with suppress(Exception):
+                    handler.close()
+
+        threading.Thread(target=job, name="twinbus link open", daemon=True).start()
+        try:
+            opened.outcome(timeout)
+        except TimeoutError as error:
+            if not opened.give_up():
+                raise
+            raise OperationTimeoutError(
+                message="Timed out waiting for the AMQP connection to open."
+            ) from error
+
+    if timeout is not None:
+        handler.open = open_in_time
