@@ -34,7 +34,10 @@ async def asynchronous(primary: str, secondary: str) -> None:
         twinbus.aio.MessagingFactory.from_connection_string(secondary) as backup,
         twinbus.aio.NamespaceManager.from_connection_string(secondary) as manager,
     ):
-        options = SendAvailabilityPairedNamespaceOptions(manager, backup)
+        options = SendAvailabilityPairedNamespaceOptions(
+            manager, backup, retry_window=timedelta(seconds=20)
+        )
+        options.retry_window = timedelta(0)
         await factory.pair_namespace(options)
         client: AsyncServiceBusClient = factory
         stop = factory.add_listener(lambda event: print(event.namespace, event))

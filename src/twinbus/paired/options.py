@@ -22,6 +22,9 @@ DEFAULT_PING_INTERVAL: Final = timedelta(minutes=1)
 # What a send that names no time-out may take, the SDK's own retries included. Without a bound, a
 # primary that takes the connection and says nothing would never be seen to have failed.
 DEFAULT_OPERATION_TIMEOUT: Final = timedelta(seconds=60)
+# The least time in which a send may be tried again on the primary. The SDK's own retries begin
+# 1.6, 4.8 and 11.2 seconds after the first attempt: one of them outlives a connection that broke.
+LEAST_RETRY_WINDOW: Final = timedelta(seconds=4.5)
 # A backlog queue that failed is left alone for this long.
 DEFAULT_BACKLOG_RETRY: Final = timedelta(minutes=1)
 
@@ -41,6 +44,7 @@ class PairedNamespaceOptions:
         failover_interval: timedelta = DEFAULT_FAILOVER_INTERVAL,
         ping_primary_interval: timedelta = DEFAULT_PING_INTERVAL,
         operation_timeout: timedelta = DEFAULT_OPERATION_TIMEOUT,
+        retry_window: timedelta | None = None,
         classifier: Classifier = classify,
     ) -> None:
         _check_kind(secondary_namespace_manager, messaging_factory)
@@ -49,6 +53,9 @@ class PairedNamespaceOptions:
         self.failover_interval = failover_interval
         self.ping_primary_interval = ping_primary_interval
         self.operation_timeout = operation_timeout
+        self._retry_window: timedelta | None = None
+        if retry_window is not None:
+            self.retry_window = retry_window
         self.classifier = classifier
         self._mark_healthy: Callable[[str], None] | None = None
 
@@ -79,6 +86,19 @@ class PairedNamespaceOptions:
     def operation_timeout(self, value: timedelta) -> None:
         self._operation_timeout = _in_range("operation_timeout", value, _POSITIVE)
 
+    @property
+    def retry_window(self) -> timedelta:
+        """In what time from its beginning a send may be tried again on the primary, by the SDK's
+        own retries. If it is not given, as long as failures are accepted, and 4.5 seconds at
+        least."""
+        if self._retry_window is None:
+            return max(self.failover_interval, LEAST_RETRY_WINDOW)
+        return self._retry_window
+
+    @retry_window.setter
+    def retry_window(self, value: timedelta) -> None:
+        self._retry_window = _in_range("retry_window", value, _FAILOVER_RANGE)
+
     def mark_path_healthy(self, path: str) -> None:
         """Send to this entity again at once, whatever the pings say."""
         if self._mark_healthy is None:
@@ -101,6 +121,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         *,
         ping_primary_interval: timedelta = DEFAULT_PING_INTERVAL,
         operation_timeout: timedelta = DEFAULT_OPERATION_TIMEOUT,
+        retry_window: timedelta | None = None,
         backlog_retry_interval: timedelta = DEFAULT_BACKLOG_RETRY,
         primary_name: str | None = None,
         classifier: Classifier = classify,
@@ -111,6 +132,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
             failover_interval=failover_interval,
             ping_primary_interval=ping_primary_interval,
             operation_timeout=operation_timeout,
+            retry_window=retry_window,
             classifier=classifier,
         )
         self.backlog_queue_count = backlog_queue_count

@@ -68,6 +68,9 @@ def test_the_backlog_queue_count_must_be_at_least_one(count: Any) -> None:
         ("ping_primary_interval", timedelta(0)),
         ("ping_primary_interval", timedelta(hours=1)),
         ("operation_timeout", timedelta(0)),
+        ("retry_window", timedelta(seconds=-1)),
+        ("retry_window", timedelta(minutes=61)),
+        ("retry_window", 3),
         ("backlog_retry_interval", timedelta(0)),
     ],
 )
@@ -82,6 +85,15 @@ def test_intervals_are_settable_and_checked_again() -> None:
     assert made.ping_primary_interval == timedelta(seconds=5)
     with pytest.raises(PairingError):
         made.failover_interval = timedelta(hours=2)
+
+
+def test_a_send_is_tried_again_for_as_long_as_failures_are_accepted() -> None:
+    assert options().retry_window == timedelta(minutes=1)
+    assert options(failover_interval=timedelta(0)).retry_window == timedelta(seconds=4.5)
+    made = options(retry_window=timedelta(0))
+    assert made.retry_window == timedelta(0)
+    made.retry_window = timedelta(seconds=20)
+    assert made.retry_window == timedelta(seconds=20)
 
 
 def test_a_secondary_that_is_no_factory_is_refused() -> None:
