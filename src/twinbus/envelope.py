@@ -24,7 +24,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from twinbus.amqp.message import Message, batch_items
@@ -104,6 +104,14 @@ class Home:
     time_to_live_ms: int | None = None
     expiry_ms: int | None = None
     scheduled_ms: int | None = None
+
+
+class Face(NamedTuple):
+    """What an entity looks at before it takes a message."""
+
+    message_id: Any
+    content_type: Any
+    session_id: Any
 
 
 # ---------------------------------------------------------------- where it waits
@@ -270,6 +278,12 @@ def _set_time_to_live(sections: Sections, milliseconds: Any) -> None:
 def id_of(message: bytes) -> Any:
     """The message id of an encoded message, of whichever type it is; None if there is none."""
     return _fields(split(message))[_ID]
+
+
+def properties_of(message: bytes) -> Face:
+    """Those that decide whether an entity takes it."""
+    fields = _fields(split(message))
+    return Face(fields[_ID], fields[_CONTENT_TYPE], fields[_GROUP])
 
 
 # ---------------------------------------------------------------- rows: aliases in, properties out

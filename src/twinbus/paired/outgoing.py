@@ -7,13 +7,21 @@ the copy that is diverted thus have the same id, and the destination can tell th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 
 # The SDK has no public way to encode a message; these are what its own senders use.
+from azure.servicebus._common.constants import (
+    MGMT_REQUEST_MESSAGE,
+    MGMT_REQUEST_MESSAGE_ID,
+    MGMT_REQUEST_MESSAGES,
+    MGMT_REQUEST_PARTITION_KEY,
+    MGMT_REQUEST_SESSION_ID,
+)
 from azure.servicebus._common.tracing import (
     get_span_link_from_message,
     get_span_links_from_batch,
@@ -25,6 +33,7 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._pyamqp.message import Message, Properties
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from twinbus.ledger import UNIT_BYTES
@@ -185,16 +194,76 @@ def batch_of(singles: list[Outgoing]) -> OutgoingBatch:
             message_id=message.properties.message_id, group_id=message.properties.group_id
         )
         envelope[3] = ids
-    annotations = message.message_annotations or {}
-    for key in (b"x-opt-partition-key", "x-opt-partition-key"):
-        if annotations.get(key) is not None:
-            envelope[2] = {key: annotations[key]}
+    envelope[2] = _partition_key(message)
     return OutgoingBatch(
         [item for each in singles for item in each.encoded()],
         envelope,
-        None if first.links is None else [link for each in singles for link in each.links or []],
+        links_of(singles),
         [_id(each._message) for each in singles],
     )
+
+
+def links_of(singles: list[Outgoing]) -> list[Any] | None:
+    """For the span around all of them; None while nothing is traced."""
+    if singles[0].links is None:
+        return None
+    return [link for each in singles for link in each.links or []]
+
+
+def scheduled(
+    messages: Any, at: datetime, transport: Any, attributes: dict[str, str | int]
+) -> list[Outgoing]:
+    """What to schedule for ``messages``, which may be one or many, in any of the SDK's forms."""
+    many = messages if _is_many(messages) else [messages]
+    return [single(_due(each, at), transport, attributes) for each in many]
+
+
+def _is_many(messages: Any) -> bool:
+    single = isinstance(messages, ServiceBusMessage | Mapping)
+    return isinstance(messages, Iterable) and not single
+
+
+def _due(message: Any, at: datetime) -> Any:
+    """The message, marked as the SDK marks it: on the caller's own object, if it is one."""
+    if isinstance(message, Mapping):
+        message = ServiceBusMessage(**message)
+    elif isinstance(message, AmqpAnnotatedMessage):
+        message = ServiceBusMessage(None, message=None, raw_amqp_message=message)
+    if isinstance(message, ServiceBusMessage):
+        message.scheduled_enqueue_time_utc = at
+    return message
+
+
+def schedule_request(many: list[Outgoing]) -> dict[str, Any]:
+    """What the SDK asks of an entity's ``$management`` to have these scheduled."""
+    return {MGMT_REQUEST_MESSAGES: [_schedule_entry(each) for each in many]}
+
+
+def _schedule_entry(each: Outgoing) -> dict[str, Any]:
+    (encoded,) = each.encoded()
+    message, properties = each._message, each._message.properties
+    (key,) = (_partition_key(message) or {None: None}).values()
+    entry = {
+        MGMT_REQUEST_MESSAGE_ID: _text(_id(message)),
+        MGMT_REQUEST_SESSION_ID: properties and _text(properties.group_id),
+        MGMT_REQUEST_PARTITION_KEY: _text(key),
+        MGMT_REQUEST_MESSAGE: bytearray(encoded),
+    }
+    return {name: value for name, value in entry.items() if value}
+
+
+def _text(value: Any) -> Any:
+    """A received message, sent on, has bytes where it had text."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _partition_key(message: Message) -> dict[Any, Any] | None:
+    """The annotation that has it, if there is one."""
+    annotations = message.message_annotations or {}
+    for key in (b"x-opt-partition-key", "x-opt-partition-key"):
+        if annotations.get(key) is not None:
+            return {key: annotations[key]}
+    return None
 
 
 def _id(message: Any) -> Any:

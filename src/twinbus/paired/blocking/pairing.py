@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from azure.servicebus import ServiceBusClient
 
+from twinbus.paired.admission import Admission, Tier
 from twinbus.paired.backlog import Rotation
 from twinbus.paired.blocking.diverter import Diverter
 from twinbus.paired.blocking.link import SharedSender
@@ -39,10 +40,11 @@ KEEP_WARM_S = 30.0
 class Entity:
     """A queue or topic of the primary, as all senders of the factory see it."""
 
-    __slots__ = ("failover", "path", "troubled")
+    __slots__ = ("admission", "failover", "path", "troubled")
 
-    def __init__(self, path: str, interval_s: float) -> None:
+    def __init__(self, path: str, interval_s: float, tier: Tier) -> None:
         self.path = path
+        self.admission = Admission(tier)
         self.failover = Failover(interval_s)
         # Set when its job should look again; None while no job runs.
         self.troubled: Signal | None = None
@@ -67,6 +69,7 @@ class Pairing:
         self._announcer = announcer
         self._crew = crew
         self._entities: dict[str, Entity] = {}
+        self._tier = Tier()
         self._closing = False
         self._stopping = Signal()
         self._senders: WeakSet[SharedSender] = WeakSet()
@@ -79,7 +82,7 @@ class Pairing:
         entity = self._entities.get(key)
         if entity is None:
             interval_s = self.options.failover_interval.total_seconds()
-            entity = self._entities.setdefault(key, Entity(path, interval_s))
+            entity = self._entities.setdefault(key, Entity(path, interval_s, self._tier))
         return entity
 
     def states(self) -> dict[str, State]:
@@ -162,6 +165,7 @@ class Pairing:
         self._crew.start(f"watch on {entity.path}", self._watch, entity)
 
     def _watch(self, entity: Entity) -> None:
+        ping_at: float | None = None
         while True:
             with self._mutex:
                 if self._closing or entity.failover.state is State.HEALTHY:
@@ -173,7 +177,14 @@ class Pairing:
             if state is State.SUSPECT:
                 awake.wait(max(0.0, pause))
                 self.is_diverted(entity)
-            elif not awake.wait(self.options.ping_primary_interval.total_seconds()):
+                ping_at = None
+                continue
+            # From the beginning of one to that of the next, however long an entity that is out
+            # takes to say so.
+            now, interval_s = time.monotonic(), self.options.ping_primary_interval.total_seconds()
+            ping_at = now + interval_s if ping_at is None else max(now, ping_at)
+            if not awake.wait(ping_at - now):
+                ping_at += interval_s
                 self._ping(entity)
 
     def _keep_warm(self) -> None:
