@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import timedelta
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage, ServiceBusSender
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusSender
 from azure.servicebus.aio import ServiceBusSender as AsyncServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
+    ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from tests.unit.paired import fakes
 from tests.unit.paired.fakes import make_pair, raising
 from tests.unit.test_envelope import encoded
 
 import twinbus
 from twinbus import BacklogError, FactoryFaultedError
-from twinbus.amqp.message import application_properties
+from twinbus.amqp.message import Message, application_properties
 from twinbus.classifier import Verdict
+from twinbus.paired.aio import busy as busy_module
 from twinbus.paired.aio import sender as sender_module
+from twinbus.paired.aio.busy import BUSY_S
 from twinbus.paired.aio.link import SharedSender
 from twinbus.paired.events import (
     BacklogQueueIn,
@@ -40,6 +47,7 @@ from twinbus.paired.events import (
     Suspected,
 )
 from twinbus.paired.failover import State
+from twinbus.paired.ping import ping_message
 
 SEND = ServiceBusMessage("x")
 
@@ -139,7 +147,7 @@ async def test_future_requests_carry_their_destination_so_that_many_entities_coe
 async def test_server_busy_waits_ten_seconds_and_sends_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert sender_module.BUSY_S == 10
+    assert BUSY_S == 10
     wire, primary, _, _ = await make_pair(monkeypatch, factory={"retry_total": 3})
     waits, tries = [], []
 
@@ -639,4 +647,362 @@ async def test_ten_backlog_queues_do_not_leave_each_too_little_time_to_answer(
     assert len(given) == 10
     assert given[0] > 3
     assert given[1] > 3, "what the first did not use is the next one's"
+    await primary.close()
+
+
+BIG = bytes(2_000_000)
+
+
+async def many_forms(sender: Any, body: bytes, at: datetime) -> list[Any]:
+    """What becomes of a message in every form that the SDK takes."""
+    batch: Any = ServiceBusMessageBatch(4_000_000)
+    batch.add_message(ServiceBusMessage(body))
+    annotated = AmqpAnnotatedMessage(data_body=body)
+    calls = [
+        sender.send_messages(ServiceBusMessage(body)),
+        sender.send_messages({"body": body}),
+        sender.send_messages(annotated),
+        sender.send_messages([ServiceBusMessage(body)]),
+        sender.send_messages({"body": each} for each in (body,)),
+        sender.send_messages(batch),
+        sender.schedule_messages(ServiceBusMessage(body), at),
+        sender.schedule_messages([{"body": body}, annotated], at),
+    ]
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+async def test_while_diverted_a_message_that_can_never_come_home_is_refused_in_any_form(
+    monkeypatch: pytest.MonkeyPatch, gathered: bool
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=1)
+    wire.rule = raising(broken())
+    at = datetime.now(UTC) + timedelta(hours=1)
+    flush = timedelta(milliseconds=1) if gathered else None
+    sender = primary.get_queue_sender("orders", batch_flush_interval=flush)
+    await sender.send_messages(SEND)
+    outcomes = await many_forms(sender, BIG, at)
+    assert [type(each) for each in outcomes] == [MessageSizeExceededError] * len(outcomes)
+    assert len(wire.sent) == 1, "nothing of it is in the backlog"
+    good, bad = ServiceBusMessage("good"), ServiceBusMessage(BIG)
+    told = await asyncio.gather(
+        sender.send_messages(good), sender.send_messages(bad), return_exceptions=True
+    )
+    assert told[0] is None, "what is wrong with one message is not another's fault"
+    assert isinstance(told[1], MessageSizeExceededError)
+    await primary.close()
+
+
+async def test_the_limit_while_diverted_is_that_of_the_healthy_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fakes, "LIMIT", 1_048_576)
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=1)
+    async with primary.get_queue_sender("orders") as old:
+        wire.rule = raising(broken())
+        await old.send_messages(SEND)
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(ServiceBusMessage(bytes(1_000_000)))
+    batch = await sender.create_message_batch()
+    assert batch.max_size_in_bytes == 1_048_576
+    with pytest.raises(MessageSizeExceededError, match="1048576"):
+        await sender.send_messages(ServiceBusMessage(BIG))
+    await primary.close()
+
+
+async def test_while_diverted_the_session_and_the_content_type_are_looked_at_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=1)
+    sender = primary.get_queue_sender("visits")
+    refusal = ServiceBusError("'visits' requires sessions", condition=b"amqp:not-allowed")
+    wire.rule = raising(refusal)
+    with pytest.raises(ServiceBusError, match="requires sessions"):
+        await sender.send_messages(SEND)
+    wire.rule = raising(broken())
+    await sender.send_messages(ServiceBusMessage("x", session_id="s"))
+    other = primary.get_queue_sender("visits")
+    with pytest.raises(ServiceBusError, match=r"requires sessions.*amqp:not-allowed"):
+        await other.send_messages(SEND)
+    with pytest.raises(ServiceBusError, match="content type of pings"):
+        await other.send_messages(ping_message())
+    assert len(wire.sent) == 1
+    await primary.close()
+
+
+@pytest.mark.parametrize("form", ["dict", "dicts", "annotated", "message", "list", "generator"])
+async def test_what_is_scheduled_has_one_id_wherever_it_ends_up(
+    monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """The request may have been done, and only its answer lost."""
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=1)
+    asked: list[str] = []
+
+    async def lost(self: Any, mgmt_operation: bytes, message: Any, **kwargs: Any) -> None:
+        for each in message["messages"]:
+            found = Message.parse(bytes(each["message"])).properties.message_id
+            assert found == each["message-id"]
+            asked.append(found)
+        raise OperationTimeoutError
+
+    monkeypatch.setattr(SharedSender, "_mgmt_request_response", lost)
+    forms: dict[str, Callable[[], Any]] = {
+        "dict": lambda: {"body": "x"},
+        "dicts": lambda: [{"body": "x"}, {"body": "y"}],
+        "annotated": lambda: AmqpAnnotatedMessage(data_body=b"x"),
+        "message": lambda: ServiceBusMessage("x"),
+        "list": lambda: [AmqpAnnotatedMessage(data_body=b"x"), ServiceBusMessage("y")],
+        "generator": lambda: ({"body": str(number)} for number in range(3)),
+    }
+    what = forms[form]()
+    sender = primary.get_queue_sender("orders")
+    numbers = await sender.schedule_messages(what, datetime.now(UTC) + timedelta(hours=1))
+    assert all(number < 0 for number in numbers)
+    diverted = wire.to("contoso/x-servicebus-transfer/0")
+    assert [each.properties.message_id for each in diverted] == asked
+    assert len(numbers) == len(set(asked)) == len(asked)
+    await primary.close()
+
+
+async def test_a_schedule_request_is_the_sdks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent for each kind of message is compared with what the SDK would have built."""
+    _, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    at = datetime.now(UTC) + timedelta(hours=1)
+    asked: list[Any] = []
+
+    async def note(self: Any, mgmt_operation: bytes, message: Any, **kwargs: Any) -> list[int]:
+        asked.append(message)
+        return [7]
+
+    monkeypatch.setattr(SharedSender, "_mgmt_request_response", note)
+    build: Any = sender._build_schedule_request
+    for message in (
+        ServiceBusMessage("x", message_id="1", session_id="s", partition_key="s"),
+        ServiceBusMessage("x", message_id="2", time_to_live=timedelta(minutes=5)),
+        AmqpAnnotatedMessage(data_body=b"x", properties={"message_id": "3"}),
+    ):
+        assert await sender.schedule_messages(message, at) == [7]
+        plain = message
+        if isinstance(message, AmqpAnnotatedMessage):
+            plain = ServiceBusMessage(None, message=None, raw_amqp_message=message)
+        theirs, _ = build(at, sender._amqp_transport, {}, plain)
+        assert asked.pop() == theirs
+    assert await sender.schedule_messages([], at) == []
+    with pytest.raises(TypeError):
+        await sender.schedule_messages(["x"], at)
+    with pytest.raises(ValueError, match="timeout"):
+        await sender.schedule_messages(SEND, at, timeout=0)
+    await primary.close()
+
+
+async def test_a_send_that_is_cancelled_unanswered_counts_as_a_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender_module, "UNANSWERED_S", 0.05)
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(SEND)
+
+    def silent(host: str, _: str) -> Any:
+        return asyncio.sleep(60) if host == "contoso" else None
+
+    wire.rule = silent
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(sender.send_messages(SEND), 0.1)
+    assert primary.entity_states() == {"orders": State.DIVERTED}
+    await asyncio.wait_for(sender.send_messages(SEND), 5)
+    assert len(wire.on("contoso-backup")) == 1
+    await primary.close()
+
+
+async def test_so_does_one_that_is_cancelled_while_it_schedules_or_opens_a_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender_module, "UNANSWERED_S", 0.05)
+    _, primary, _, _ = await make_pair(monkeypatch)
+
+    async def silent(self: Any, *_: Any, **__: Any) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(SharedSender, "_open", silent)
+    monkeypatch.setattr(SharedSender, "_mgmt_request_response", silent)
+    at = datetime.now(UTC) + timedelta(hours=1)
+    waits = [
+        primary.get_queue_sender("scheduled").schedule_messages(SEND, at),
+        primary.get_queue_sender("batches").create_message_batch(),
+        primary.get_queue_sender("opened").__aenter__(),
+    ]
+    for wait in waits:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(wait, 0.1)
+    assert set(primary.entity_states().values()) == {State.DIVERTED}
+    await primary.close()
+
+
+async def test_a_send_that_is_cancelled_right_away_says_nothing_about_the_entity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert sender_module.UNANSWERED_S == 1
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    wire.rule = lambda *_: asyncio.sleep(60)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(sender.send_messages(SEND), 0.1)
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    await primary.close()
+
+
+async def test_nor_does_one_that_waited_for_the_sends_of_others_or_for_a_busy_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender_module, "UNANSWERED_S", 0.05)
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    wire.rule = lambda *_: asyncio.sleep(0.02)
+    others = [asyncio.create_task(sender.send_messages(SEND)) for _ in range(20)]
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(sender.send_messages(SEND), 0.1)
+    await asyncio.gather(*others)
+    wire.rule = raising(ServiceBusServerBusyError())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(sender.send_messages(SEND), 0.1)
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    await primary.close()
+
+
+async def pauses_of(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, **options: Any
+) -> tuple[list[float], list[float]]:
+    """How a send goes on that meets nothing but ``error``, on a clock of its own, with the SDK's
+    default retries: the pauses, and the time that each attempt was given."""
+    clock = SimpleNamespace(now=1000.0)
+    pauses: list[float] = []
+    given: list[float] = []
+
+    async def no_time(seconds: float) -> None:
+        pauses.append(seconds)
+        clock.now += seconds
+
+    async def attempt(self: Any, message: Any, **kwargs: Any) -> None:
+        if self.entity_name == "orders":
+            given.append(kwargs["timeout"])
+            if isinstance(error, OperationTimeoutError):
+                clock.now += kwargs["timeout"]
+            raise error
+
+    _, primary, _, _ = await make_pair(monkeypatch, factory={"retry_total": 3}, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedSender, "_send", attempt)
+        patch.setattr(time, "monotonic", lambda: clock.now)
+        patch.setattr(asyncio, "sleep", no_time)
+        with suppress(type(error)):
+            await primary.get_queue_sender("orders").send_messages(SEND)
+    await primary.close()
+    return pauses, given
+
+
+async def test_with_an_interval_of_zero_the_first_failure_is_soon_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the SDK's pauses of 1.6, 3.2 and 6.4 seconds the first alone ends in time."""
+    pauses, given = await pauses_of(monkeypatch, broken())
+    assert pauses == [1.6]
+    pauses, given = await pauses_of(monkeypatch, OperationTimeoutError())
+    assert (pauses, given) == ([], [10])
+
+
+async def test_as_long_as_failures_are_accepted_the_sdks_retries_are_all_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    minute = timedelta(minutes=1)
+    pauses, _ = await pauses_of(monkeypatch, broken(), failover_interval=minute)
+    assert pauses == [1.6, 3.2, 6.4]
+    _, given = await pauses_of(monkeypatch, OperationTimeoutError(), failover_interval=minute)
+    assert given == [55], "all that the send has, but for what the backlog needs"
+
+
+async def test_the_retry_window_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses, _ = await pauses_of(monkeypatch, broken(), retry_window=timedelta(seconds=8))
+    assert pauses == [1.6, 3.2]
+    pauses, _ = await pauses_of(monkeypatch, broken(), retry_window=timedelta(0))
+    assert pauses == []
+
+
+async def test_a_key_that_is_refused_is_raised_without_another_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for error in (ServiceBusAuthenticationError(), ServiceBusAuthorizationError()):
+        minute = timedelta(minutes=1)
+        pauses, given = await pauses_of(monkeypatch, error, failover_interval=minute)
+        assert (pauses, len(given)) == ([], 1)
+
+
+async def test_a_token_that_ran_out_on_an_open_link_gets_a_new_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    factory = {"retry_total": 3, "retry_backoff_factor": 0.001}
+    wire, primary, _, _ = await make_pair(monkeypatch, factory=factory)
+    sender = await primary.get_queue_sender("orders").__aenter__()
+    refusals = iter([ServiceBusAuthorizationError()])
+
+    def once(_: str, __: str) -> None:
+        for error in refusals:
+            raise error
+
+    wire.rule = once
+    await sender.send_messages(SEND)
+    assert len(wire.to("orders")) == 1
+    await primary.close()
+
+
+async def test_pings_come_every_interval_however_long_they_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, options = await make_pair(monkeypatch)
+    wire.rule = raising(broken())
+    options._ping_primary_interval = timedelta(milliseconds=200)
+    began: list[float] = []
+    enough = asyncio.Event()
+
+    async def slow() -> None:
+        began.append(time.monotonic())
+        if len(began) == 5:
+            enough.set()
+        await asyncio.sleep(0.15)
+        raise broken()
+
+    await primary.get_queue_sender("orders").send_messages(SEND)
+    wire.rule = lambda *_: slow()
+    async with asyncio.timeout(20):
+        await enough.wait()
+    apart = (began[-1] - began[0]) / 4
+    assert 0.19 < apart < 0.3, "not 0.35: an interval and what the ping took"
+    await primary.close()
+
+
+async def test_without_a_pairing_too_a_busy_server_has_its_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, factory={"retry_total": 3})
+    primary.pairing = None
+    waits: list[float] = []
+
+    async def no_time(seconds: float) -> None:
+        waits.append(seconds)
+
+    def busy_twice(_: str, __: str) -> None:
+        if len(waits) < 2:
+            raise ServiceBusServerBusyError
+
+    monkeypatch.setattr(busy_module, "sleep", no_time)
+    wire.rule = busy_twice
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(SEND)
+    assert waits == [10, 10]
+    waits.clear()
+    with pytest.raises(ServiceBusServerBusyError):
+        await sender.send_messages(SEND, timeout=5)
+    assert waits == []
     await primary.close()

@@ -4,37 +4,58 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus._common import mgmt_handlers
 from azure.servicebus._common.constants import (
     MGMT_REQUEST_MESSAGE,
     MGMT_REQUEST_MESSAGES,
     REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
 )
-from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
+from azure.servicebus._common.tracing import SPAN_NAME_SCHEDULE
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
 
 from twinbus.classifier import Verdict
 from twinbus.errors import PairingError
+from twinbus.paired.blocking.busy import BUSY_S
 from twinbus.paired.blocking.gatherer import Gatherer
 from twinbus.paired.blocking.link import CongestedError, SharedSender
 from twinbus.paired.blocking.pairing import Entity, Pairing
-from twinbus.paired.blocking.world import sleep
+from twinbus.paired.blocking.world import CANCELLED, sleep
 from twinbus.paired.failover import State
-from twinbus.paired.outgoing import Outgoing, OutgoingBatch, outgoing
+from twinbus.paired.outgoing import (
+    Outgoing,
+    OutgoingBatch,
+    batch_of,
+    outgoing,
+    schedule_request,
+    scheduled,
+)
 
 if TYPE_CHECKING:
     from twinbus.paired.blocking.factory import MessagingFactory
 
-# The documents: who is told that the server is busy leaves it alone for ten seconds.
-BUSY_S = 10.0
+# An attempt may wait this long for an answer, even where there is to be no other: to open a link to
+# a region far away, or through a name server that is slow, takes seconds.
+ANSWER_S = 10.0
+# A send that is cancelled counts as a time-out does if it had waited this long: a healthy namespace
+# has opened a link and answered by then, and who cancels sooner has other reasons, as when closing.
+UNANSWERED_S = 1.0
 # Of a send's time, at most this much is kept back for the backlog.
 DIVERT_RESERVE_S = 5.0
 
+_REFUSALS = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 _DIVERTED_NUMBERS = itertools.count(-1, -1)
 
 
@@ -47,6 +68,8 @@ class MessageSender(SharedSender):
     _factory: MessagingFactory
     _gatherer: Gatherer | None
     _joined: tuple[Pairing, Entity] | None
+    _own_try_timeout: float
+    _retry_until: float
     _sticky: str
 
     def __enter__(self) -> MessageSender:
@@ -55,17 +78,8 @@ class MessageSender(SharedSender):
         if joined is None:
             super().__enter__()
             return self
-        pairing, entity = joined
-        if not pairing.is_diverted(entity):
-            began = time.monotonic()
-            try:
-                self._open_with_retry()
-            except ServiceBusError as error:
-                # An entity that is out when the sender is made is no reason not to have a sender.
-                # It is noted, and the first send says more.
-                if pairing.options.classifier(error) is not Verdict.COUNT:
-                    raise
-                pairing.failed(entity, began, error, self._sticky)
+        # An entity that is out when the sender is made is no reason not to have a sender.
+        self._try_link(*joined)
         return self
 
     def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
@@ -92,8 +106,10 @@ class MessageSender(SharedSender):
         pairing, entity = joined
         total = timeout or pairing.options.operation_timeout.total_seconds()
         deadline = time.monotonic() + total
-        if (self._at_home(lambda left: self._send_home(ready, left), deadline, total))[0]:
+        done, _ = self._at_home(lambda left: self._send_home(ready, left), ready, deadline, total)
+        if done:
             return
+        entity.admission.check(entity.path, ready)
         self._sticky = pairing.diverter.divert(
             entity.path, ready.encoded(), self._sticky, deadline, ready.ids()
         )
@@ -112,7 +128,11 @@ class MessageSender(SharedSender):
         books.sent(self.entity_name, ready)
 
     def _at_home(
-        self, act: Callable[[float], Any], deadline: float, total: float
+        self,
+        act: Callable[[float], Any],
+        ready: Outgoing | OutgoingBatch,
+        deadline: float,
+        total: float,
     ) -> tuple[bool, Any]:
         """Do it on the primary. (False, None) if the entity is diverted, or is by this failure."""
         assert self._joined is not None
@@ -124,15 +144,33 @@ class MessageSender(SharedSender):
             began = time.monotonic()
             try:
                 outcome = act(max(0.001, home_by - began))
+            except CANCELLED:
+                self._broken_off(began)
+                raise
             except Exception as error:
+                entity.admission.refused(ready, error)
                 again = self._after(error, began, home_by)
                 if not again and entity.failover.state is not State.DIVERTED:
                     raise
             else:
                 if entity.failover.state is not State.HEALTHY:
                     pairing.succeeded(entity)
+                entity.admission.took(ready)
                 return True, outcome
         return False, None
+
+    def _broken_off(self, began: float) -> None:
+        """A wait for the primary was cancelled. If nothing was heard of it all the while, and that
+        was long enough to mean something, it counts as the time-out that it was to its caller."""
+        assert self._joined is not None
+        pairing, entity = self._joined
+        waited = time.monotonic() - began
+        if waited >= UNANSWERED_S and self._last_used < began:
+            error = OperationTimeoutError(
+                message=f"'{entity.path}' had not answered when the send was cancelled after "
+                f"{waited:.1f} seconds."
+            )
+            pairing.failed(entity, began, error, self._sticky)
 
     def _after(self, error: Exception, began: float, home_by: float) -> bool:
         """What a failed send leads to; true if it is worth trying the primary again."""
@@ -160,32 +198,48 @@ class MessageSender(SharedSender):
         """As the SDK's. While the entity is diverted, the messages go to the backlog and are
         scheduled when they are home; until then they have no sequence number of the primary's, and
         the numbers returned are negative."""
+        if kwargs:
+            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
         self._check_live()
+        if timeout is not None and timeout <= 0:
+            raise ValueError("The timeout must be greater than 0.")
+        # Encoded once, ids and all: what is asked of the primary and what is diverted are the same.
+        many = scheduled(
+            messages, schedule_time_utc, self._amqp_transport, self._trace_attributes()
+        )
+        if not many:
+            return []
         joined = self._join()
         if joined is None:
-            return super().schedule_messages(messages, schedule_time_utc, timeout=timeout, **kwargs)
-        many = _as_list(messages)
+            return self._schedule_home(many, timeout)
         total = timeout or joined[0].options.operation_timeout.total_seconds()
         deadline = time.monotonic() + total
+        ready = batch_of(many)
         done, numbers = self._at_home(
-            lambda left: self._schedule_home(many, schedule_time_utc, left, kwargs), deadline, total
+            lambda left: self._schedule_home(many, left), ready, deadline, total
         )
         if done:
             return list(numbers)
-        scheduled = [_scheduled(each, schedule_time_utc) for each in many]
-        ready = outgoing(scheduled, self._amqp_transport, self._trace_attributes())
-        if ready is not None:
-            self.deliver(ready, max(0.001, deadline - time.monotonic()))
+        self.deliver(ready, max(0.001, deadline - time.monotonic()))
         return [next(_DIVERTED_NUMBERS) for _ in many]
 
-    def _schedule_home(
-        self, many: list[Any], at: datetime, timeout: float, kwargs: dict[str, Any]
-    ) -> list[int]:
+    def _schedule_home(self, many: list[Outgoing], timeout: float | None) -> list[int]:
         began = time.monotonic()
         if not self._turn.acquire(timeout):
             raise self._waited_too_long(began)
+        links = (
+            None if many[0].links is None else [link for each in many for link in each.links or []]
+        )
         try:
-            return super().schedule_messages(many, at, timeout=timeout, **kwargs)
+            with self._traced(links, SPAN_NAME_SCHEDULE):
+                numbers: list[int] = self._mgmt_request_response_with_retry(
+                    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
+                    schedule_request(many),
+                    mgmt_handlers.schedule_op,
+                    timeout=timeout,
+                )
+            self._last_used = time.monotonic()
+            return numbers
         except ServiceBusError as error:
             self._note_failure(error)
             raise
@@ -219,20 +273,27 @@ class MessageSender(SharedSender):
         self._check_live()
         joined = self._join()
         if joined is not None and not self._max_message_size_on_link:
-            self._learn_limit(*joined)
+            self._try_link(*joined)
+        if joined is not None and not self._max_message_size_on_link:
+            limits = joined[1].admission.limits
+            self._max_message_size_on_link, self._max_batch_size_on_link = limits
         return super().create_message_batch(max_size_in_bytes)
 
-    def _learn_limit(self, pairing: Pairing, entity: Entity) -> None:
+    def _try_link(self, pairing: Pairing, entity: Entity) -> None:
+        """Open the link, if the entity is there: that it is not is noted, and the first send says
+        more."""
+        if pairing.is_diverted(entity):
+            return
         began = time.monotonic()
         try:
-            if not pairing.is_diverted(entity):
-                self.warm(pairing.options.operation_timeout.total_seconds())
+            self.warm(pairing.options.operation_timeout.total_seconds())
+        except CANCELLED:
+            self._broken_off(began)
+            raise
         except ServiceBusError as error:
             if pairing.options.classifier(error) is not Verdict.COUNT:
                 raise
             pairing.failed(entity, began, error, self._sticky)
-        if not self._max_message_size_on_link:
-            self._max_message_size_on_link = self._max_batch_size_on_link = 262_144
 
     def close(self) -> None:
         if self._gatherer is not None:
@@ -246,8 +307,22 @@ class MessageSender(SharedSender):
             if pairing is None:
                 return None
             self._sticky = pairing.diverter.rotation.pick(time.monotonic())
+            self._own_try_timeout = self._config.try_timeout or math.inf
             self._joined = (pairing, pairing.join(self))
+            self._note_limits()
         return self._joined
+
+    def _open(self, timeout: float | None = None) -> None:
+        if not self._running:
+            super()._open(timeout)
+            self._note_limits()
+
+    def _note_limits(self) -> None:
+        """What the link announced is the entity's, for when there is no link."""
+        if self._joined is not None and self._running:
+            self._joined[1].admission.announced(
+                self._max_message_size_on_link, self._max_batch_size_on_link
+            )
 
     def _mgmt_request_response_with_retry(
         self, mgmt_operation: bytes, message: dict[Any, Any], *args: Any, **kwargs: Any
@@ -264,10 +339,39 @@ class MessageSender(SharedSender):
                 books.requested(self.entity_name, mgmt_operation)
         return answer
 
+    # -- what is asked of the SDK's retries
+
+    def _do_retryable_operation(
+        self, operation: Callable[..., Any], timeout: float | None = None, **kwargs: Any
+    ) -> Any:
+        if self._joined is not None:
+            window = self._joined[0].options.retry_window.total_seconds()
+            self._retry_until = time.monotonic() + window
+            self._config.try_timeout = min(self._own_try_timeout, max(window, ANSWER_S))
+        return super()._do_retryable_operation(operation, timeout, **kwargs)
+
+    def _backoff(
+        self,
+        retried_times: int,
+        last_exception: Any,
+        abs_timeout_time: float | None = None,
+        entity_name: str | None = None,
+    ) -> None:
+        if self._joined is not None:
+            abs_timeout_time = min(abs_timeout_time or math.inf, self._retry_until)
+        super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
+
     def _handle_exception(self, exception: BaseException) -> Any:
+        was_open = self._running
         error = super()._handle_exception(exception)
-        if self._joined is not None and isinstance(error, ServiceBusServerBusyError):
-            # The documents ask for ten seconds without retries; the SDK would try again sooner.
+        if self._joined is None:
+            return error
+        if isinstance(error, ServiceBusServerBusyError):
+            # Waited out by the send itself, where a caller who has no ten seconds is told so.
+            raise error
+        if not was_open and isinstance(error, _REFUSALS):
+            # A key that is refused a new link will be refused the next one. A link that was open
+            # may have had a token that ran out: then the next one has a new token.
             raise error
         return error
 
@@ -280,19 +384,3 @@ class MessageSender(SharedSender):
             "net.peer.name": self.fully_qualified_namespace,
             "messaging.destination.name": self.entity_name,
         }
-
-
-def _as_list(messages: Any) -> list[Any]:
-    single = isinstance(messages, (ServiceBusMessage, dict)) or not isinstance(messages, Iterable)
-    return [messages] if single else list(messages)
-
-
-def _scheduled(message: Any, at: datetime) -> Any:
-    """The message, marked as the SDK marks it."""
-    if isinstance(message, dict):
-        message = ServiceBusMessage(**message)
-    if isinstance(message, ServiceBusMessage):
-        message.scheduled_enqueue_time_utc = at
-    else:
-        message.annotations = {**(message.annotations or {}), "x-opt-scheduled-enqueue-time": at}
-    return message
