@@ -29,7 +29,7 @@ from twinbus.paired.ping import CONTENT_TYPE
 
 _NAMES = ("sized", "mute", "silent", "shut", "busy", "lone", "twice")
 QUEUES: dict[str, dict[str, Any]] = {name: {} for name in _NAMES}
-QUEUES["visits"] = {"requires_session": True}
+QUEUES["visits"] = QUEUES["calls"] = {"requires_session": True}
 LONG_S = 300
 MINUTE = timedelta(minutes=1)
 DEFAULT_RETRIES = {"retry_total": 3}
@@ -136,6 +136,24 @@ async def test_while_diverted_a_queue_known_for_its_sessions_is_sent_no_message_
             await sender.send_messages(ping)
     path = f"visits-{pair.kind}/x-servicebus-transfer/0"
     assert len(await peek(pair.secondary.connection_string, path)) == 1
+
+
+async def test_a_session_received_from_a_queue_says_that_it_needs_sessions(
+    pair: Pair, faults: FaultClient
+) -> None:
+    await pair.open(primary_name=f"calls-{pair.kind}", ping_primary_interval=MINUTE)
+    async with pair.sender("calls") as sender:
+        async with pair.receiver("calls", session_id="s"):
+            pass
+        with pytest.raises(ServiceBusError):
+            async with pair.receiver("sized", session_id="s"):
+                pass
+        await start(faults, "sends-refused", "calls")
+        await sender.send_messages(ServiceBusMessage("fits", session_id="s"))
+        with pytest.raises(ServiceBusError, match=r"'calls' requires sessions"):
+            await sender.send_messages(ServiceBusMessage("x"))
+    assert pair.factory.entity_states() == {"calls": State.DIVERTED}
+    assert not pair.factory.pairing.admission("sized").needs_session
 
 
 # -- what is not doubled

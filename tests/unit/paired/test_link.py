@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
+from azure.servicebus.exceptions import OperationTimeoutError
 from tests.unit.paired.fakes import CONNECTION, make_pair
 
 from twinbus.aio import MessagingFactory
 from twinbus.paired.aio import link as link_module
 from twinbus.paired.aio import pairing as pairing_module
 from twinbus.paired.aio.link import SharedSender, plain_sender
+from twinbus.paired.blocking import world as threads
 
 
 class Reader:
@@ -81,3 +84,41 @@ async def test_a_quiet_link_that_died_is_opened_again_before_it_is_needed(
     assert sender._running
     await primary.close()
     assert len(primary._crew) == 0
+
+
+class Unanswered:
+    """A handler of the threads' SDK, which opens when somebody lets it."""
+
+    def __init__(self) -> None:
+        self.answer = threading.Event()
+        self.closed = threading.Event()
+        self.asked: list[Any] = []
+
+    def open(self, connection: Any = None) -> None:
+        self.asked.append(connection)
+        self.answer.wait(20)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_a_thread_gives_up_on_a_peer_that_takes_the_connection_and_says_nothing() -> None:
+    made = Unanswered()
+    threads.bound_open(made, 0.05)
+    with pytest.raises(OperationTimeoutError, match="connection to open"):
+        made.open(connection=None)
+    assert made.asked == [None]
+    made.answer.set()
+    assert made.closed.wait(10), "an answer that comes too late is for nobody"
+
+
+def test_a_thread_hears_in_time_how_opening_went() -> None:
+    made = Unanswered()
+    made.answer.set()
+    threads.bound_open(made, 10)
+    made.open(connection=None)
+    assert not made.closed.is_set()
+    refused = SimpleNamespace(open=lambda **_: (_ for _ in ()).throw(OSError("refused")))
+    threads.bound_open(refused, 10)
+    with pytest.raises(OSError, match="refused"):
+        refused.open(connection=None)

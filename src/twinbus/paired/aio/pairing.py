@@ -41,9 +41,9 @@ class Entity:
 
     __slots__ = ("admission", "failover", "path", "troubled")
 
-    def __init__(self, path: str, interval_s: float, tier: Tier) -> None:
+    def __init__(self, path: str, interval_s: float, admission: Admission) -> None:
         self.path = path
-        self.admission = Admission(tier)
+        self.admission = admission
         self.failover = Failover(interval_s)
         # Set when its job should look again; None while no job runs.
         self.troubled: Signal | None = None
@@ -68,6 +68,7 @@ class Pairing:
         self._announcer = announcer
         self._crew = crew
         self._entities: dict[str, Entity] = {}
+        self._admissions: dict[str, Admission] = {}
         self._tier = Tier()
         self._closing = False
         self._stopping = Signal()
@@ -81,8 +82,12 @@ class Pairing:
         entity = self._entities.get(key)
         if entity is None:
             interval_s = self.options.failover_interval.total_seconds()
-            entity = self._entities.setdefault(key, Entity(path, interval_s, self._tier))
+            entity = self._entities.setdefault(key, Entity(path, interval_s, self.admission(path)))
         return entity
+
+    def admission(self, path: str) -> Admission:
+        """What is known of an entity, whether or not anybody sends to it."""
+        return self._admissions.setdefault(path.lower(), Admission(self._tier))
 
     def states(self) -> dict[str, State]:
         """Every entity that was sent to, and how it is."""

@@ -101,6 +101,15 @@ class MessageReceiver(ServiceBusReceiver):
             self._factory.books.requested(self.entity_path, mgmt_operation)
         return answer
 
+    def _open(self, timeout: float | None = None) -> None:
+        if self._running:
+            return
+        super()._open(timeout)
+        if self._session is not None and self._factory.pairing is not None:
+            # Only a queue that requires sessions hands one out; and such a queue takes no message
+            # without. What a subscription requires says nothing about its topic.
+            self._factory.pairing.admission(self.entity_path).needs_session = True
+
     def _backoff(
         self,
         retried_times: int,
