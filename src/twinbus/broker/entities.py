@@ -44,8 +44,8 @@ MAX_RULES = 2_000
 # messages it could not forward.
 DEAD, TRANSFER, NUMBERS = 1, 2, 3
 
-_KINDS: dict[str, type[QueueDescription] | type[TopicDescription] | type[SubscriptionDescription]]
-_KINDS = {
+KINDS: dict[str, type[QueueDescription] | type[TopicDescription] | type[SubscriptionDescription]]
+KINDS = {
     "queue": QueueDescription,
     "topic": TopicDescription,
     "subscription": SubscriptionDescription,
@@ -215,8 +215,8 @@ class Directory:
         )
         sides = {row[0]: row for row in rows}
         for row in rows:
-            if row[2] in _KINDS:
-                description = from_json(_KINDS[row[2]], row[3])
+            if row[2] in KINDS:
+                description = from_json(KINDS[row[2]], row[3])
                 entity = self._build(row[0], row[2], row[1], description, row[4], sides)
                 entity.updated_ms, entity.accessed_ms = row[5], row[6]
                 self._enlist(entity)

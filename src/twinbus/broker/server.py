@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import gc
 import logging
 import signal
 import ssl
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 from twinbus.broker.access import ROOT_RULE, new_key, root_rule
 from twinbus.broker.admin import Page, admin_app
@@ -28,7 +26,7 @@ from twinbus.broker.listener import Address, Clock, Host, listening_socket
 from twinbus.broker.metrics import metrics_page
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
-from twinbus.broker.store import Store
+from twinbus.broker.store import Store, held
 from twinbus.broker.trouble import Trouble, no_faults
 from twinbus.broker.websocket import web_app
 from twinbus.ledger import Keeper, Ledger, LedgerError
@@ -67,7 +65,7 @@ class Broker:
         self._factories: list[HttpFactory] = []
         self._servers: list[asyncio.Server] = []
         self._troubles: list[Trouble] = []
-        self._locks: list[TextIO] = []
+        self._locks = ExitStack()
         self._ledger = None if config.ledger is None else _ledger(config.ledger)
 
     async def start(self) -> None:
@@ -83,7 +81,7 @@ class Broker:
 
     async def _start(self, config: NamespaceConfig) -> None:
         folder = self._folder(self.config.data / config.name)
-        self._lock(folder)
+        self._locks.enter_context(held(folder))
         key = config.key or self.config.key or _kept_key(folder)
         namespace = Namespace(
             config.name, self.config.open_store(folder / "messages.db"), [root_rule(key)]
@@ -116,17 +114,6 @@ class Broker:
                 f"the data folder {folder} cannot be used: {error.strerror}; name another"
             ) from error
         return folder
-
-    def _lock(self, folder: Path) -> None:
-        """Two brokers on one folder would each believe the messages are theirs."""
-        file = (folder / "lock").open("w")
-        self._locks.append(file)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BrokerError(
-                f"another broker is using {folder}; stop it, or name another data folder"
-            ) from error
 
     async def _declare(self, host: Host, config: NamespaceConfig) -> None:
         """Create what is declared and not there, those that others forward to first."""
@@ -197,8 +184,7 @@ class Broker:
                     host.namespace.books.post(self.clock())
         if self._ledger is not None:
             await asyncio.to_thread(self._ledger.close)
-        for file in self._locks:
-            file.close()
+        self._locks.close()
 
     def connection_strings(self) -> dict[str, str]:
         """How to reach each namespace, with the key of its root rule."""

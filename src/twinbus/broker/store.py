@@ -20,6 +20,7 @@ the disk refuses the deletion, the entity is there, and has them.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -55,7 +56,7 @@ class FormatError(StoreError):
     """The file is not ours, or of a version that this program does not know."""
 
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE entity (
     id INTEGER PRIMARY KEY, path TEXT NOT NULL, kind TEXT NOT NULL, description TEXT NOT NULL,
     created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL, accessed_ms INTEGER NOT NULL,
@@ -93,7 +94,7 @@ CREATE TABLE rule (
 ) WITHOUT ROWID;
 """
 # What files of the first releases lack. Those releases can still open a file that has it.
-_ADDED = (
+ADDED = (
     "CREATE TABLE next_number (entity INTEGER NOT NULL, body INTEGER NOT NULL)",
     "INSERT INTO next_number VALUES (1, 1)",
     aside.TABLE,
@@ -101,7 +102,7 @@ _ADDED = (
 # Added whenever one is missing. The active messages of sessions by age and by name, because a queue
 # may have put aside more messages than anybody can walk past. A message without a session is in
 # neither, so sending one costs nothing more.
-_INDEXES = (
+INDEXES = (
     "CREATE INDEX IF NOT EXISTS message_ready ON message (id) "
     "WHERE state = 0 AND session IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS message_ready_session ON message (id >> 40, session, id) "
@@ -329,6 +330,43 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
+def check_format(link: sqlite3.Connection, path: Path) -> None:
+    """Raise unless it is a store of ours, and of the version that this program knows."""
+    (known,) = link.execute("PRAGMA application_id").fetchone()
+    (version,) = link.execute("PRAGMA user_version").fetchone()
+    if known != _APPLICATION_ID:
+        raise FormatError(
+            f"{path} is a SQLite file, but not a Twinbus store; "
+            "name another data folder, or move the file away"
+        )
+    if version != FORMAT:
+        raise FormatError(
+            f"{path} has format version {version}; this program reads version {FORMAT}. "
+            "Use the release that wrote it, or start with an empty data folder"
+        )
+
+
+def bring_up_to_date(link: sqlite3.Connection) -> bool:
+    """Add what a file of an older release lacks; answers whether it was one of the first."""
+    first = not link.execute("SELECT 1 FROM sqlite_master WHERE name = 'next_number'").fetchone()
+    for sql in (*ADDED, *INDEXES) if first else INDEXES:
+        link.execute(sql)
+    return first
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a namespace's folder: two who write there would each believe the messages are theirs."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreError(
+                f"another broker is using {folder}; stop it, or name another data folder"
+            ) from error
+        yield
+
+
 class Store:
     """One namespace's file. Reads see what is committed; ``apply`` and ``commit`` write."""
 
@@ -362,22 +400,10 @@ class Store:
 
     def _prepare(self) -> None:
         """Create the file, or make sure that it is one of ours."""
-        known = self._writer.execute("PRAGMA application_id").fetchone()[0]
-        version = self._writer.execute("PRAGMA user_version").fetchone()[0]
-        tables = self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if tables == 0:
+        if self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
             self._create()
-        elif known != _APPLICATION_ID:
-            raise FormatError(
-                f"{self.path} is a SQLite file, but not a Twinbus store; "
-                "name another data folder, or move the file away"
-            )
-        elif version != FORMAT:
-            raise FormatError(
-                f"{self.path} has format version {version}; this program reads version {FORMAT}. "
-                "Use the release that wrote it, or start with an empty data folder"
-            )
         else:
+            check_format(self._writer, self.path)
             self._put_in_order()
 
     def _create(self) -> None:
@@ -385,19 +411,14 @@ class Store:
         self._writer.execute("PRAGMA page_size = 16384")
         self._writer.execute("PRAGMA journal_mode = WAL")
         script = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
-        added = ";".join((*_ADDED, *_INDEXES))
-        self._writer.executescript(f"BEGIN; {script} {_SCHEMA} {added}; COMMIT;")
+        added = ";".join((*ADDED, *INDEXES))
+        self._writer.executescript(f"BEGIN; {script} {SCHEMA} {added}; COMMIT;")
 
     def _put_in_order(self) -> None:
         """Add what a file of an older release lacks, and set aside what belongs to nobody."""
         run = self._writer.execute
-        is_old = not run("SELECT 1 FROM sqlite_master WHERE name = 'next_number'").fetchone()
         run("BEGIN IMMEDIATE")
-        if is_old:
-            for sql in _ADDED:
-                run(sql)
-        for sql in _INDEXES:
-            run(sql)
+        is_old = bring_up_to_date(self._writer)
         found = aside.set_nobodys_rows_aside(self._writer)
         if is_old and run(_SHARES).fetchone():
             # Older releases counted who shares a body wrongly, so it is done once from the start.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from twinbus.commands import inspection
 from twinbus.commands.terminal import Json, print_json, refuse
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def broker(
+    context: typer.Context,
     name: Annotated[
         list[str] | None,
         typer.Option("--name", help="A namespace's name; give several to serve several."),
@@ -75,6 +77,20 @@ def broker(
             "--ledger", help="A folder or URL to record what is served; see `twinbus cost`."
         ),
     ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            "--check",
+            help="Serve nothing: check all that must hold in the files under this data folder. "
+            "Fails with exit code 1 if something does not.",
+        ),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="With --check: mend what can be mended without losing a message."
+        ),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -82,6 +98,12 @@ def broker(
 
     Example: twinbus broker --name contoso --port 5672 --queue orders --data ./data
     """
+    if check is not None:
+        _only_check(context)
+        inspection.check(check, mend=repair, as_json=as_json)
+        return
+    if repair:
+        refuse("--repair goes with --check: twinbus broker --check FOLDER --repair")
     # Imported here so that `pip install twinbus` without the broker's extra still has a CLI.
     try:
         import asyncio
@@ -108,6 +130,15 @@ def broker(
             runner.run(run(settings, _print_ready_as_json if as_json else _print_ready))
     except (ConfigError, DescriptionError, BrokerError, StoreError, OSError) as error:
         refuse(str(error))
+
+
+def _only_check(context: typer.Context) -> None:
+    """Refuse what would be done if the namespaces were served."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and name not in ("check", "repair", "as_json", "verbose"):
+            refuse(f"--check serves nothing: leave out --{name.replace('_', '-')}")
 
 
 def _namespaces(
