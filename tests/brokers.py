@@ -12,6 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from twinbus.broker.inspection import inspect, stores
+
 KEY = "dGVzdC1rZXk="
 START_S = 20
 
@@ -102,14 +104,22 @@ class BrokerProcess:
         return code
 
     def close(self) -> None:
+        """kill -9 if it runs; what it leaves on the disk must hold together."""
         if self.process is not None:
             self.kill()
+        check_stores(self.folder)
 
     def rss_kb(self) -> int:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS"):
                 return int(line.split()[1])
         raise RuntimeError("no VmRSS")
+
+
+def check_stores(folder: Path) -> None:
+    """Fail if there is anything to be found in the namespaces' files under a folder."""
+    found = [f"{path}: {each}" for path in stores(folder) for each in inspect(path).findings]
+    assert not found, "\n".join(found)
 
 
 def get_json(url: str, within_s: float = 5) -> Any:
