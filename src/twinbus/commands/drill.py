@@ -69,7 +69,8 @@ def drill(
 ) -> None:
     """Rehearse a whole outage: kill the primary, divert, bring everything home, prove it.
 
-    Fails with exit code 1 if a message is lost, or comes from nowhere.
+    Fails with exit code 1 if a message is lost, comes from nowhere, or `twinbus broker --check`
+    finds something in the file of a local namespace.
 
     Example: twinbus drill --messages 600 --faults kill,throttle
     """
@@ -155,7 +156,11 @@ def _print(result: dict[str, Any]) -> None:
     )
     print_verdict(result)
     lost = result["lost"] + result["unexpected"] + audit["lost"]
-    word = "FAILED: messages are lost or unexpected" if lost else "nothing is lost"
+    word = "nothing is lost"
+    if lost:
+        word = "FAILED: messages are lost or unexpected"
+    elif result["findings"]:
+        word = "FAILED: the file of a namespace does not hold together"
     typer.echo(
         f"{word}: {result['diverted']} of {result['attempted']} messages were diverted, "
         f"{result['moved']} came home by the syphon, in {result['took_s']} s"

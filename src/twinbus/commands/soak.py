@@ -36,7 +36,7 @@ def soak(
     """Kill, freeze, throttle, cut and fill at random under load; then everything must be home.
 
     The same seed makes the same plan of trouble. Fails with exit code 1 if a message is lost, comes
-    from nowhere, or a queue is not empty in the end.
+    from nowhere, a queue is not empty in the end, or `twinbus broker --check` finds something.
 
     Example: twinbus soak --minutes 3 --seed 7 --faults kill-primary,kill-driver,disk-full-primary
     """

@@ -99,3 +99,5 @@ def print_timeline(result: dict[str, Any]) -> None:
 def print_verdict(result: dict[str, Any]) -> None:
     typer.echo("\nVerdict")
     print_table(("what", "messages"), [[name, str(result[name])] for name in _COUNTS])
+    for finding in result["findings"]:
+        typer.echo(f"a file does not hold together: {finding}")

@@ -127,7 +127,9 @@ class Drill:
             self._ledger.close()
             self._enter("making the audit and the bill")
             reports = await asyncio.to_thread(_reports, spark.result(), folder / "ledger")
-        return self._result(verdict, *reports)
+            self._enter("checking the namespaces' files")
+            findings = [line for each in self._ours for line in await each.findings()]
+        return self._result(verdict, findings, *reports)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -138,6 +140,7 @@ class Drill:
     async def _open(self, stack: AsyncExitStack, folder: Path) -> None:
         options = self.options
         self._local: LocalNamespace | None = None
+        self._ours: tuple[LocalNamespace, ...] = ()
         if options.primary is not None and options.secondary is not None:
             self._primary, self._secondary = options.primary, options.secondary
             given = options.certificates or (None,)
@@ -167,7 +170,7 @@ class Drill:
             await asyncio.gather(*(namespace.start() for namespace in made))
         except NamespaceError as error:
             raise DrillError(str(error)) from error
-        self._local = made[0]
+        self._local, self._ours = made[0], made
         self._primary, self._secondary = (each.connection_string for each in made)
         return made[0].certificate, made[1].certificate
 
@@ -294,11 +297,13 @@ class Drill:
         return waiting, dead
 
     def _result(
-        self, verdict: Verdict, audit: dict[str, Any], bill: dict[str, Any]
+        self, verdict: Verdict, findings: list[str], audit: dict[str, Any], bill: dict[str, Any]
     ) -> dict[str, Any]:
         return {
             "seed": self.options.seed,
             **verdict.as_json(),
+            "holds": verdict.holds and not findings,
+            "findings": findings,
             "diverted": self.diverted,
             "moved": self.moved,
             "refused": self.history.refused,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import signal
@@ -88,6 +89,23 @@ class LocalNamespace:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    async def findings(self) -> list[str]:
+        """What does not hold in its file at this moment, a sentence each."""
+        checking = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "twinbus", "broker", "--check", str(self.folder), "--json"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        said, complaint = await checking.communicate()
+        if not said:
+            return [f"the {self.name} namespace: {complaint.decode().strip()}"]
+        return [
+            f"the {self.name} namespace: {finding['subject']}: {finding['what']}"
+            for namespace in json.loads(said)["namespaces"]
+            for finding in namespace["findings"]
+        ]
 
     def freeze(self) -> None:
         """It has its connections and answers nobody."""

@@ -156,7 +156,10 @@ class Soak:
             self._enter("waiting until everything is home")
             left = await self._come_home()
             verdict = await self._judge()
-        return self._result(plan, verdict, left)
+            self._enter("checking the namespaces' files")
+            namespaces = self._namespaces.values()
+            findings = [line for each in namespaces for line in await each.findings()]
+        return self._result(plan, verdict, left, findings)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
@@ -390,12 +393,18 @@ class Soak:
         return ServiceBusClient.from_connection_string(primary)
 
     def _result(
-        self, plan: Sequence[Trouble], verdict: Verdict, left: dict[str, int]
+        self,
+        plan: Sequence[Trouble],
+        verdict: Verdict,
+        left: dict[str, int],
+        findings: list[str],
     ) -> dict[str, Any]:
         return {
             "seed": self.options.seed,
             "minutes": self.options.minutes,
             **verdict.as_json(),
+            "holds": verdict.holds and not findings,
+            "findings": findings,
             "empty": not left,
             "left": left,
             "troubles": len(plan),
