@@ -392,8 +392,8 @@ shared bytes that are no message
 
 annotations that cannot be read
     UPDATE message SET annotations = x'c1' WHERE id = {in_orders};
-    > orders: 1 message that cannot be read: the bytes end in the middle of a value
-      (number 1)
+    > orders: 1 message that cannot be read: its message annotations are no map: the
+      bytes end in the middle of a value (number 1)
 
 texts for numbers and for bytes
     UPDATE entity SET active = 'many' WHERE path = 'orders';
