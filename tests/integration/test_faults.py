@@ -487,6 +487,24 @@ async def test_store_and_forward_accepts_now_and_shows_the_message_later(
             await receiver.complete_message(each)
 
 
+async def test_a_message_may_take_fifteen_minutes_to_appear_while_other_entities_are_prompt(
+    world: World, faults: FaultClient
+) -> None:
+    queue = f"late-{world.kind}"
+    began = datetime.now(UTC)
+    await start(faults, "store-and-forward", queue)
+    await world.send(queue, ServiceBusMessage("in a quarter of an hour"))
+    await world.send("other", ServiceBusMessage("now"))
+    (late,) = await world.peek(queue)
+    (prompt,) = await world.receive("other")
+    assert str(prompt) == "now"
+    assert late.scheduled_enqueue_time_utc is not None
+    waits = late.scheduled_enqueue_time_utc - began
+    assert timedelta(minutes=15) - timedelta(milliseconds=1) <= waits < timedelta(minutes=16)
+    async with world.sender(queue) as sender:
+        await sender.cancel_scheduled_messages(late.sequence_number)
+
+
 # --- connections and the namespace ------------------------------------------------------------
 
 

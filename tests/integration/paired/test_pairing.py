@@ -19,7 +19,7 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
-from azure.servicebus.management import ServiceBusAdministrationClient
+from azure.servicebus.management import EntityStatus, ServiceBusAdministrationClient
 from tests.brokers import KEY, BrokerProcess
 from tests.pairs import Pair, backlog, certificate, peek
 from tests.syphons import stand_in
@@ -199,6 +199,31 @@ async def test_an_entity_that_is_not_found_is_diverted_and_another_is_untouched(
     found = await peek_session(pair, name)
     assert found == ["home"], "a ping to a session entity is taken, and never delivered"
     assert name in [str(each) for each in await backlog(pair)]
+
+
+async def test_session_state_is_kept_on_the_primary_alone_through_a_diversion(pair: Pair) -> None:
+    """Messages of the session wait in the backlog, which knows no sessions; its state does not."""
+    await pair.open(ping_primary_interval=timedelta(minutes=1))
+    name, state = uuid4().hex, f"state of {pair.kind}".encode()
+    with administration(pair.primary) as admin:
+        await asyncio.to_thread(admin.create_queue, name, requires_session=True)
+        queue = await asyncio.to_thread(admin.get_queue, name)
+        async with pair.sender(name) as sender:
+            await sender.send_messages(ServiceBusMessage("home", session_id="s"))
+            queue.status = EntityStatus.SEND_DISABLED
+            await asyncio.to_thread(admin.update_queue, queue)
+            await sender.send_messages(ServiceBusMessage("diverted", session_id="s"))
+            assert pair.state(name) is State.DIVERTED
+    async with pair.receiver(name, session_id="s") as receiver:
+        await receiver.session.set_state(state)
+        assert [str(each) for each in await receiver.receive_messages(2, max_wait_time=1)] == [
+            "home"
+        ]
+    client = AsyncServiceBusClient.from_connection_string(pair.primary.connection_string)
+    async with client, client.get_queue_receiver(name, session_id="s") as receiver:
+        assert await receiver.session.get_state() == state, "what a bare client sees there"
+    with administration(pair.secondary) as admin:
+        assert not any(queue.requires_session for queue in admin.list_queues())
 
 
 async def peek_session(pair: Pair, queue: str) -> list[str]:

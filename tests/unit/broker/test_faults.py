@@ -83,6 +83,14 @@ def test_each_kind_refuses_what_it_says(kind: str, refused: set[Act]) -> None:
     assert {act for act in Act if faults.refusal(act, "orders", 1, NOW)} == refused
 
 
+def test_a_message_takes_fifteen_minutes_to_appear_at_most_and_unless_told() -> None:
+    faults = Faults()
+    late = faults.start("store-and-forward", "q", 60, {}, 0)
+    assert late.settings == {"delay_s": 15 * 60}
+    with pytest.raises(FaultError, match=r"delay_s is 901; use a number from 0\.1 to 900"):
+        faults.start("store-and-forward", "q", 60, {"delay_s": 15 * 60 + 1}, 0)
+
+
 def test_credits_come_back_by_the_second_and_are_not_saved_up() -> None:
     faults = begun("throttling", rate=10)
 

@@ -168,6 +168,32 @@ async def test_server_busy_waits_ten_seconds_and_sends_again(
     await primary.close()
 
 
+async def test_a_busy_server_is_waited_for_while_suspect_too_and_diverts_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, primary, _, _ = await make_pair(monkeypatch, failover_interval=timedelta(minutes=1))
+    sender = primary.get_queue_sender("orders")
+    wire.rule = raising(broken())
+    with pytest.raises(ServiceBusConnectionError):
+        await sender.send_messages(SEND)
+    waits = []
+    assert primary.pairing is not None
+    suspect = primary.pairing.entity("orders").failover
+
+    async def no_time(seconds: float) -> None:
+        waits.append(seconds)
+        assert suspect.state is State.SUSPECT, "busy is neither a failure more nor a success"
+        wire.rule = lambda *_: None
+
+    monkeypatch.setattr(sender_module, "sleep", no_time)
+    wire.rule = raising(ServiceBusServerBusyError())
+    await sender.send_messages(SEND)
+    assert waits == [10]
+    assert wire.on("contoso") == ["orders"]
+    assert wire.on("contoso-backup") == []
+    await primary.close()
+
+
 async def test_server_busy_is_raised_when_the_caller_has_no_ten_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -557,6 +583,88 @@ async def test_each_diverted_entity_is_pinged_once_per_factory_whoever_sends_to_
     wire.rule = count
     await asyncio.sleep(0.25)
     assert sorted(pings) == ["bills", "bills", "orders", "orders"]
+    await primary.close()
+
+
+async def test_many_senders_to_one_entity_are_one_ping_an_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However they write its name, and though all of them saw it fail at the same moment."""
+    wire, primary, _, options = await make_pair(monkeypatch)
+    options._ping_primary_interval = timedelta(milliseconds=20)
+    pinged: list[str] = []
+    enough = asyncio.Event()
+
+    def count(event: Any) -> None:
+        if isinstance(event, Pinged):
+            pinged.append(event.entity.lower())
+            if pinged.count("bills") == 5:
+                enough.set()
+
+    primary.add_listener(count)
+    wire.rule = raising(broken())
+    names = ["orders", "ORDERS", "Orders"] * 4
+    senders = [primary.get_queue_sender(name) for name in names]
+    senders.append(primary.get_topic_sender("bills"))
+    await asyncio.gather(*(sender.send_messages(SEND) for sender in senders))
+    async with asyncio.timeout(30):  # for five pings of the one that a single sender sends to
+        await enough.wait()
+    assert 1 <= pinged.count("orders") <= 10
+    await primary.close()
+
+
+async def test_each_client_picks_its_backlog_queue_at_random(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixty that pick among three all pick the same once in 10^28."""
+    wire, primary, _, _ = await make_pair(monkeypatch, queues=3)
+    wire.rule = raising(broken())
+    for number in range(30):
+        await primary.create_queue_client(f"orders-{number}").send(SEND)
+        await primary.create_topic_client(f"news-{number}").send(SEND)
+    used = wire.on("contoso-backup")
+    assert len(used) == 60
+    assert set(used) == {f"contoso/x-servicebus-transfer/{number}" for number in range(3)}
+    await primary.close()
+
+
+async def test_without_a_pairing_a_failure_is_the_callers_and_nothing_is_diverted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Going elsewhere is for those who asked for it."""
+    wire, primary, _, _ = await make_pair(monkeypatch)
+    pairing, primary.pairing = primary.pairing, None
+    wire.rule = raising(broken())
+    sender = primary.get_queue_sender("orders")
+    for _ in range(3):
+        with pytest.raises(ServiceBusConnectionError):
+            await sender.send_messages(SEND)
+    assert not wire.sent
+    primary.pairing = pairing
+    await primary.close()
+
+
+async def test_what_was_diverted_may_arrive_after_what_was_sent_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one session too: the primary takes messages while older ones wait in the backlog."""
+    wire, primary, _, options = await make_pair(monkeypatch)
+    wire.rule = raising(broken())
+    sender = primary.get_queue_sender("orders")
+    await sender.send_messages(ServiceBusMessage("x", message_id="1", session_id="s"))
+    wire.rule = lambda *_: None
+    options.mark_path_healthy("orders")
+    await sender.send_messages(ServiceBusMessage("x", message_id="2", session_id="s"))
+    assert [each.properties.message_id for each in wire.to("orders")] == ["2"]
+    assert len(wire.on("contoso-backup")) == 1, "it waits for the syphon, not for the primary"
+    await primary.close()
+
+
+async def test_after_pairing_the_count_is_that_of_the_queues_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, primary, _, options = await make_pair(monkeypatch, queues=2, backlog_queue_count=5)
+    assert options.backlog_queue_count == 2
     await primary.close()
 
 

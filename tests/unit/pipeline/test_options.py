@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import typer.main
 
+from twinbus.cli import app
 from twinbus.pipeline.credentials import CredentialError, Secret
 from twinbus.pipeline.source import OptionError, SourceOptions
 from twinbus.pipeline.syphon import SyphonError, SyphonOptions
@@ -19,6 +21,9 @@ def test_the_long_poll_is_fifteen_minutes_unless_told() -> None:
     assert SyphonOptions(SECRET, SECRET, ("a",)).long_poll_s == 15 * 60
     shorter = SourceOptions.of({"connection": CONNECTION, "queues": "a", "longPoll": "20"})
     assert shorter.long_poll_s == 20
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    (asked,) = [each for each in commands["syphon"].params if each.name == "long_poll"]
+    assert asked.default == 15 * 60, "which is what a pairing's own syphon is started with"
 
 
 def test_names_of_options_are_not_case_sensitive_and_queues_have_commas() -> None:
