@@ -29,6 +29,15 @@ from twinbus.paired.events import BacklogQueueOut, Closed, Faulted
 from twinbus.paired.failover import State
 
 BACKLOG = "x-servicebus-transfer"
+# What the documents set of a backlog queue.
+TABLE = {
+    "max_size_in_megabytes": 5120,
+    "max_delivery_count": 2_147_483_647,
+    "lock_duration": timedelta(minutes=1),
+    "dead_lettering_on_message_expiration": True,
+    "enable_batched_operations": True,
+}
+FOREVER = ("default_message_time_to_live", "auto_delete_on_idle")
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +79,17 @@ async def test_the_missing_backlog_queues_are_created_with_the_properties_of_the
     await pair.open(backlog_queue_count=3, primary_name=name)
     assert pair.options.backlog_queue_count == 3
     with administration(pair.secondary) as admin:
+        plain = admin.create_queue(f"{name}-plain")
         made = [queue for queue in admin.list_queues() if queue.name.startswith(f"{name}/")]
         assert sorted(queue.name for queue in made) == [f"{name}/{BACKLOG}/{n}" for n in range(3)]
         for queue in made:
-            assert queue.max_size_in_megabytes == 5120
-            assert queue.max_delivery_count == 2_147_483_647
-            assert str(queue.default_message_time_to_live).startswith("10675199 days")
-            assert str(queue.auto_delete_on_idle).startswith("10675199 days")
-            assert queue.lock_duration == timedelta(minutes=1)
-            assert queue.dead_lettering_on_message_expiration is True
-            assert queue.enable_batched_operations is True
+            assert {each: getattr(queue, each) for each in TABLE} == TABLE
+            for each in FOREVER:
+                assert str(getattr(queue, each)).startswith("10675199 days")
+            kept = vars(queue).keys() - TABLE.keys() - {"name", "_internal_qd", *FOREVER}
+            assert {each: vars(queue)[each] for each in kept} == {
+                each: vars(plain)[each] for each in kept
+            }, "all else is as of a queue of which nothing is said"
 
 
 async def test_queues_that_exist_are_left_alone_whether_extra_or_different(pair: Pair) -> None:
