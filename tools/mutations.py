@@ -36,6 +36,7 @@ def run(tests: Iterable[Test], copy: Path) -> tuple[set[Test], set[Test]]:
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(copy)},
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             check=False,
         )
         if not report.exists():
