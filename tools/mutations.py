@@ -3,7 +3,7 @@
 ``python -m tools.mutations [A8 B4.2 ...]``, with the numbers to try, or their beginnings; all of
 them take most of an hour. Each mutation changes one place in a copy of ``src``, on which the tests
 of the statements that it breaks are run. A test that fails under none of its statement's mutations
-is a survivor: it would pass with the feature broken.
+would pass with the feature broken, and is a survivor; so is a mutation under which none fails.
 """
 
 from __future__ import annotations
@@ -86,14 +86,22 @@ def attempt(facts: list[dict[str, Any]], mutations: dict[str, Any], copy: Path) 
             f"{time.monotonic() - began:.0f} s",
             flush=True,
         )
-    survivors = [
-        f"{fact['number']}: {test} passes in spite of {', '.join(fact['mutations'])}"
-        for fact in facts
-        for file, test in tests[fact["number"]]
-        if not any((file, test) in noticed[name] for name in fact["mutations"])
-    ]
+    survivors = [each for fact in facts for each in _survivors(fact, tests, noticed)]
     print(*survivors, f"{len(facts)} statements tried, {len(survivors)} survivors", sep="\n")
     return len(survivors)
+
+
+def _survivors(
+    fact: dict[str, Any], tests: dict[str, list[Test]], noticed: dict[str, set[Test]]
+) -> Iterator[str]:
+    """Every test must notice one of the mutations, and every mutation be noticed by one of them."""
+    number, mutations = fact["number"], fact["mutations"]
+    for test in tests[number]:
+        if not any(test in noticed[name] for name in mutations):
+            yield f"{number}: {test[1]} passes in spite of {', '.join(mutations)}"
+    for name in mutations:
+        if not noticed[name].intersection(tests[number]):
+            yield f"{number}: no test notices that {name}"
 
 
 def main() -> int:
