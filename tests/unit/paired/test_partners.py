@@ -21,8 +21,14 @@ class Syphon:
     def start(self) -> int:
         return 1
 
+    def said(self) -> str:
+        return "the syphon runs"
+
     def is_started(self) -> bool:
         return True
+
+    def is_alive(self) -> bool:
+        return self._code is None
 
     def ended(self) -> int | None:
         return self._code
