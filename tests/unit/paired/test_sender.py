@@ -661,14 +661,6 @@ async def test_what_was_diverted_may_arrive_after_what_was_sent_later(
     await primary.close()
 
 
-async def test_after_pairing_the_count_is_that_of_the_queues_that_are_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _, primary, _, options = await make_pair(monkeypatch, queues=2, backlog_queue_count=5)
-    assert options.backlog_queue_count == 2
-    await primary.close()
-
-
 async def test_a_long_outage_costs_no_more_than_one_link_to_one_backlog_queue_a_sender(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,6 +17,7 @@ from tests.unit.paired.fakes import CONNECTION
 from twinbus import PairingError, SendAvailabilityPairedNamespaceOptions
 from twinbus.aio import MessagingFactory, NamespaceManager
 from twinbus.paired.aio import setup
+from twinbus.paired.aio.link import SharedSender
 
 HOST = "contoso.servicebus.windows.net"
 
@@ -92,6 +93,23 @@ async def test_a_queue_that_cannot_be_made_shrinks_the_count(options: Any) -> No
     assert options.backlog_queue_count == 2
     assert await setup.prepare_backlog(options, HOST) == [path(0), path(1), path(2)], "all, again"
     assert options.backlog_queue_count == 3
+
+
+async def test_after_pairing_the_count_is_that_of_the_queues_that_are_there(
+    options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opens(sender: Any, *_: Any, **__: Any) -> None:
+        sender._running = True  # should the pairing look whether it may send there
+
+    monkeypatch.setattr(SharedSender, "_open", opens)
+    options.secondary_namespace_manager.there = [path(2)]
+    options.secondary_namespace_manager.errors = {path(1): [HttpResponseError("500")] * 3}
+    primary = MessagingFactory.from_connection_string(CONNECTION.format("contoso"))
+    await primary.pair_namespace(options)
+    assert options.backlog_queue_count == 2
+    assert options.secondary_namespace_manager.made == [path(0)]
+    await primary.close()
+    await options.messaging_factory.close()
 
 
 async def test_no_backlog_queue_at_all_raises(options: Any) -> None:
