@@ -10,6 +10,7 @@ from tests.unit.paired.fakes import CONNECTION, make_pair
 
 from twinbus import FactoryFaultedError
 from twinbus.paired.aio import factory as factory_module
+from twinbus.paired.events import Closed
 
 
 class Syphon:
@@ -78,3 +79,15 @@ async def test_an_enabled_syphon_is_started_between_the_two_namespaces_for_the_p
     queues = [f"contoso/x-servicebus-transfer/{number}" for number in range(2)]
     told = (CONNECTION.format("contoso"), CONNECTION.format("contoso-backup"), queues, None)
     assert started == ([told] if enabled else [])
+
+
+async def test_a_partner_that_is_closed_in_time_is_not_faulted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(factory_module, "SyphonProcess", Syphon)
+    _, primary, secondary, _ = await make_pair(monkeypatch, enable_syphon=True)
+    seen: list[Any] = []
+    secondary.add_listener(seen.append)
+    await primary.close()
+    await secondary.close()
+    assert [type(event) for event in seen] == [Closed]
