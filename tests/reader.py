@@ -258,5 +258,5 @@ def runs_on(command: str) -> bool:
     words = shlex.split(command, comments=True)
     names = [Path(word).name for word in words[:2]]
     if names in (["twinbus", "broker"], ["twinbus", "proxy"]):
-        return True
+        return "--check" not in words
     return names == ["twinbus", "syphon"] and not {"--once", "--help"} & set(words)

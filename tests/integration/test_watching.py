@@ -151,11 +151,11 @@ class Room:
         return found
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        for _ in range(1_000):
+        for _ in range(3_000):
             if condition():
                 return
             await asyncio.sleep(0.02)
-        raise AssertionError(f"waited 20 s for {what}: {self.shows('primary')}")
+        raise AssertionError(f"waited a minute for {what}: {self.shows('primary')}")
 
     async def asked_again(self) -> None:
         """Twice: the first may have begun before now."""
@@ -165,13 +165,13 @@ class Room:
                 lambda seen=before: self.dashboard.watched["secondary"].reading is not seen,  # type: ignore[misc]
                 "the secondary to be asked again",
             )
-        assert self.shows("secondary")["state"] == "up"
+        assert self.shows("secondary")["state"] == "up", self.shows("secondary")
 
 
 @pytest.fixture
 async def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Room]:
     monkeypatch.setattr(app, "EVERY_S", 0.02)
-    monkeypatch.setattr(watch, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(watch, "TIMEOUT_S", 5.0)  # a busy machine is no silent one
     monkeypatch.setattr(watch, "MOST_BYTES", 200_000)
     namespaces = {"primary": Namespace(), "secondary": Namespace()}
     for each in namespaces.values():
