@@ -9,14 +9,17 @@ Nothing is swallowed: the first failure of a kind is logged with its traceback, 
 minute with their number, so that a loop which fails four times a second does not fill a disk. Only
 what is ``expected``, a disk that refuses, is logged as a sentence.
 
-A leaf that anybody may use. Not safe between threads: each keeps one of its own.
+A leaf that anybody may use, from any thread. A log that cannot be written ends nothing either.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -69,12 +72,14 @@ class Health:
         self._clock = clock
         self._failing: dict[tuple[str, str], Failure] = {}
         self._lines: dict[str, list[float]] = {}
+        self._mutex = threading.Lock()  # held for moments, and never while something is logged
 
     def attempt(self, what: str, entity: str, act: Callable[..., Any], *args: Any) -> bool:
         """Do it, and answer whether it could be done."""
         try:
             act(*args)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
+        # What is not awaited cannot be cancelled: it looked at a future that was.
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - whatever it is, we go on
             self.failed(what, entity, error)
             return False
         self.well(what, entity)
@@ -92,45 +97,55 @@ class Health:
 
     def failed(self, what: str, entity: str, error: BaseException) -> None:
         now = self._clock()
-        failure = self._failing.get((what, entity))
-        if failure is None or now - failure.last > FORGOTTEN_S:
-            failure = self._failing[what, entity] = Failure(what, entity, now, now)
-        failure.last = now
-        failure.times += 1
-        failure.error = f"{type(error).__name__}: {error}"[:MOST_WORDS]
-        self._say(failure, error, now)
+        with self._mutex:
+            failure = self._failing.get((what, entity))
+            if failure is None or now - failure.last > FORGOTTEN_S:
+                failure = self._failing[what, entity] = Failure(what, entity, now, now)
+            failure.last = now
+            failure.times += 1
+            failure.error = _words(error)[:MOST_WORDS]
+            say = self._is_worth_saying(failure, now)
+        if say:
+            self._say(failure, error)
 
     def well(self, what: str, entity: str) -> None:
         """It was done whole, so what failed before is over."""
         if not self._failing:
             return
-        failure = self._failing.pop((what, entity), None)
+        with self._mutex:
+            failure = self._failing.pop((what, entity), None)
         if failure is not None and failure.said_at:
-            self._log.warning("%s of '%s' is well again", what, entity)
+            with suppress(Exception):
+                self._log.warning("%s of '%s' is well again", what, entity)
 
     @property
     def failures(self) -> list[Failure]:
         """What fails now, the latest first."""
         now = self._clock()
-        for key, failure in list(self._failing.items()):
-            if now - failure.last > FORGOTTEN_S:
-                del self._failing[key]
-        return sorted(self._failing.values(), key=lambda failure: -failure.last)
+        with self._mutex:
+            for key, failure in list(self._failing.items()):
+                if now - failure.last > FORGOTTEN_S:
+                    del self._failing[key]
+            return sorted(self._failing.values(), key=lambda failure: -failure.last)
 
-    def _say(self, failure: Failure, error: BaseException, now: float) -> None:
+    def _is_worth_saying(self, failure: Failure, now: float) -> bool:
         if failure.said_at and now - failure.said_at < SAY_AGAIN_S:
-            return
+            return False
         lines = [at for at in self._lines.get(failure.what, ()) if now - at < SAY_AGAIN_S]
         self._lines[failure.what] = lines
         if len(lines) >= MOST_LINES:
-            return
+            return False
         lines.append(now)
         failure.said_at = now
-        self._log.error(
-            "%s of '%s' fails%s: %s: %s",
-            *(failure.what, failure.entity, _times(failure.times), type(error).__name__, error),
-            exc_info=None if isinstance(error, self._expected) else error,
-        )
+        return True
+
+    def _say(self, failure: Failure, error: BaseException) -> None:
+        with suppress(Exception):
+            self._log.error(
+                "%s of '%s' fails%s: %s",
+                *(failure.what, failure.entity, _times(failure.times), _words(error)),
+                exc_info=None if isinstance(error, self._expected) else error,
+            )
 
 
 def each(act: Callable[[_T], Any], those: Iterable[_T]) -> None:
@@ -143,6 +158,13 @@ def each(act: Callable[[_T], Any], those: Iterable[_T]) -> None:
             failed = failed or error
     if failed is not None:
         raise failed
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an error that cannot even say what it is
+        return type(error).__name__
 
 
 def _times(times: int) -> str:

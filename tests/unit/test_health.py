@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from asyncio import CancelledError
 
 import pytest
 
@@ -114,3 +116,57 @@ def test_each_has_its_turn_before_the_first_failure_is_raised() -> None:
     with pytest.raises(ValueError, match="1"):
         each(act, [1, 2, 3, 4])
     assert seen == [1, 2, 3, 4]
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(moody: Moody) -> None:
+    class Full(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError(28, "No space left on device")
+
+    handler = Full()
+    LOG.addHandler(handler)
+    try:
+        moody.error = ValueError("no good")
+        assert not moody.attempt()
+        assert [failure.error for failure in moody.health.failures] == ["ValueError: no good"]
+        moody.error = None
+        assert moody.attempt()
+    finally:
+        LOG.removeHandler(handler)
+
+
+def test_an_error_that_cannot_say_what_it_is_ends_nothing(
+    moody: Moody, caplog: pytest.LogCaptureFixture
+) -> None:
+    class SpeechlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    moody.error = SpeechlessError()
+    assert not moody.attempt()
+    assert "expiry of 'orders' fails: SpeechlessError" in caplog.text
+
+
+def test_a_cancelled_future_that_was_looked_at_is_a_failure_like_others(moody: Moody) -> None:
+    def look() -> None:
+        raise CancelledError
+
+    assert not moody.health.attempt("expiry", "orders", look)
+
+
+def test_any_thread_may_use_it(moody: Moody) -> None:
+    moody.error = ValueError("no good")
+
+    def often() -> None:
+        for _ in range(500):
+            moody.attempt()
+            moody.health.failures  # noqa: B018  reading it forgets what is over
+            moody.now += 0.01
+
+    threads = [threading.Thread(target=often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (failure,) = moody.health.failures
+    assert failure.times == 2_000
