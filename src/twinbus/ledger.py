@@ -239,8 +239,13 @@ class Ledger:
             if self._thread is not None or self._closed:
                 return
             # A daemon, so that a store that hangs does not keep the process from ending.
-            self._thread = threading.Thread(target=self._run, name="twinbus ledger", daemon=True)
-        self._thread.start()
+            thread = threading.Thread(target=self._run, name="twinbus ledger", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # there is none to be had; the next record tries again
+                self._error = str(error)
+                return
+            self._thread = thread
         atexit.register(self.close)
 
     def _run(self) -> None:
@@ -341,6 +346,8 @@ class Ledger:
             self._closed = True
         atexit.unregister(self.close)
         if self._thread is None:
+            if self._rows:  # there never was a thread to be had
+                self._flush_whatever_comes()
             return
         self._ended.set()
         self._wake.set()

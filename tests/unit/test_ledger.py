@@ -539,3 +539,22 @@ def test_the_thread_outlives_what_nobody_foresaw(
     assert ledger.status.error == ""
     ledger.close()
     assert "Traceback" in caplog.text
+
+
+def test_without_a_thread_to_be_had_what_is_added_waits_for_one_and_nobody_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    started, abandoned = (Ledger(tmp_path / name) for name in ("started", "abandoned"))
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", start)
+        for ledger in (started, abandoned):
+            ledger.add(Operation.SEND, Cause.NORMAL, "contoso", "orders")
+            assert "can't start new thread" in ledger.status.error
+        abandoned.close()
+    started.add(Operation.SEND, Cause.NORMAL, "contoso", "orders")
+    started.close()
+    assert started.status == Status(2, 0, 0, "")
+    assert abandoned.status == Status(1, 0, 0, "")
