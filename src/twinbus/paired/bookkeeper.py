@@ -2,12 +2,17 @@
 
 What failed is written too, at no charge: that a send was tried explains a message that arrived
 although its send raised. ``docs/costs.md`` says what each record means to the bill and the audit.
+
+A record that cannot be made is logged. It never comes between a caller and a send, which has been
+made by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+import logging
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec
 
 from azure.servicebus._common.constants import (
     REQUEST_RESPONSE_RECEIVE_BY_SEQUENCE_NUMBER,
@@ -17,6 +22,7 @@ from azure.servicebus._common.constants import (
 )
 
 from twinbus.envelope import id_of, is_backlog_path
+from twinbus.health import Health
 from twinbus.ledger import Cause, Ledger, Operation, units
 from twinbus.paired.failover import State
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch, size_of
@@ -41,17 +47,37 @@ _KNOWN_OTHERWISE: Final = {
 }
 
 
+_P = ParamSpec("_P")
+_LOGGER = logging.getLogger("twinbus.paired")
+
+
+def _surely(
+    record: Callable[Concatenate[Bookkeeper, _P], None],
+) -> Callable[Concatenate[Bookkeeper, _P], None]:
+    @wraps(record)
+    def note(self: Bookkeeper, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            record(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001  whatever a ledger raises
+            where = " ".join(name for name in args if isinstance(name, str))
+            self._health.failed(f"recording what was {record.__name__}", where, error)
+
+    return note
+
+
 class Bookkeeper:
     """Of one namespace."""
 
-    __slots__ = ("_ledger", "_namespace")
+    __slots__ = ("_health", "_ledger", "_namespace")
 
     def __init__(self, ledger: Ledger, namespace: str) -> None:
         self._ledger = ledger
         self._namespace = namespace
+        self._health = Health(_LOGGER)
 
     # -- sending
 
+    @_surely
     def sent(self, entity: str, ready: Outgoing | OutgoingBatch, *, ok: bool = True) -> None:
         # Written out, because this is done for every send.
         sizes = ready.sizes()
@@ -67,11 +93,13 @@ class Bookkeeper:
             ok=ok,
         )
 
+    @_surely
     def scheduled(self, entity: str, encoded: list[bytes]) -> None:
         sizes = [len(each) for each in encoded]
         ids = [id_of(each) for each in encoded]
         self._messages(Operation.SCHEDULE, Cause.NORMAL, entity, sizes, ids)
 
+    @_surely
     def diverted(
         self, namespace: str, queue: str, path: str, sizes: list[int], ids: Sequence[Any]
     ) -> None:
@@ -88,11 +116,13 @@ class Bookkeeper:
             destination=path,
         )
 
+    @_surely
     def pinged(self, entity: str, *, ok: bool) -> None:
         self._ledger.add(
             Operation.PING, Cause.PING, self._namespace, entity, units=1 if ok else 0, ok=ok
         )
 
+    @_surely
     def turned(self, entity: str, state: State, was: State) -> None:
         """How an entity is from now on, for the time line and for who is watching."""
         healthy = Operation.RESTORE if was is State.DIVERTED else Operation.CLEAR
@@ -101,6 +131,7 @@ class Bookkeeper:
 
     # -- receiving
 
+    @_surely
     def received(self, entity: str, messages: Sequence[Any], *, settled: bool) -> None:
         """``settled`` if receiving them was all there is to do: the completion is free."""
         cause = _why(entity)
@@ -121,6 +152,7 @@ class Bookkeeper:
                 message_ids=ids,
             )
 
+    @_surely
     def settled(self, entity: str, message: Any, how: str) -> None:
         operation = _SETTLEMENTS.get(how, Operation.MANAGE)
         ids = [message.message_id]
@@ -128,6 +160,7 @@ class Bookkeeper:
 
     # -- everything else
 
+    @_surely
     def requested(self, entity: str, what: bytes) -> None:
         """A request to the entity's ``$management``."""
         if what in _KNOWN_OTHERWISE:
@@ -135,6 +168,7 @@ class Bookkeeper:
         operation = Operation.RENEW if what in _RENEWALS else Operation.MANAGE
         self._ledger.add(operation, _why(entity), self._namespace, entity)
 
+    @_surely
     def managed(self, namespace: str, path: str) -> None:
         """A request to the namespace itself."""
         self._ledger.add(Operation.MANAGE, Cause.NORMAL, namespace, path)

@@ -148,6 +148,15 @@ class OutgoingBatch:
             )
 
 
+def is_encodable(ready: Outgoing | OutgoingBatch) -> bool:
+    """Or has its caller put something into it that nobody can send?"""
+    try:
+        ready.encoded()
+    except Exception:  # noqa: BLE001  whatever the SDK says of it
+        return False
+    return True
+
+
 def single(message: Any, transport: Any, attributes: dict[str, str | int]) -> Outgoing:
     """One message in any of the forms the SDK takes."""
     if isinstance(message, ServiceBusMessage):

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
 from typing import Final
 
 from opentelemetry import metrics, trace
 
+from twinbus.health import Health
 from twinbus.paired.events import (
     BacklogQueueIn,
     BacklogQueueOut,
@@ -43,6 +46,7 @@ _LEVELS: Final = {
 }
 
 TRACER = trace.get_tracer("twinbus.paired")
+_TRACING = Health(_LOGGER)
 _METER = metrics.get_meter("twinbus.paired")
 _EVENTS = _METER.create_counter(
     "twinbus.paired.events", description="What happened to a pairing, by kind"
@@ -59,10 +63,12 @@ _OUT = _METER.create_up_down_counter(
 
 
 class Announcer:
-    """Tells everybody who listens. A listener that fails is logged and does no harm."""
+    """Tells everybody: the log, the meters, and who listens. Whichever of them fails is logged, and
+    comes between nobody and a send."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._health = Health(_LOGGER)
 
     def add(self, listener: Listener) -> Callable[[], None]:
         """Listen; call what is returned to stop."""
@@ -74,13 +80,53 @@ class Announcer:
         return stop
 
     def announce(self, event: PairingEvent) -> None:
-        _LOGGER.log(_LEVELS.get(type(event), logging.INFO), "%s", event)
-        _measure(event)
+        where = event.entity if isinstance(event, EntityEvent) else event.namespace
+        self._health.attempt("logging", where, _log, event)
+        self._health.attempt("measuring", where, _measure, event)
         for listener in self._listeners:
-            try:
-                listener(event)
-            except Exception:
-                _LOGGER.exception("a listener failed on %s", type(event).__name__)
+            what = f"telling the listener {_name(listener)}"
+            self._health.attempt(what, where, listener, event)
+
+
+class Traced:
+    """A span around what is done in it, with the entity that it is done to."""
+
+    __slots__ = ("_attributes", "_name", "_path", "_span")
+
+    def __init__(self, name: str, path: str, **attributes: str) -> None:
+        self._name = name
+        self._path = path
+        self._attributes = attributes
+        self._span = ExitStack()
+
+    def __enter__(self) -> None:
+        _TRACING.attempt(self._name, self._path, self._begin)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._span.__exit__(kind, error, trace)
+        except Exception as odd:  # noqa: BLE001  a tracer may pass on what it was told, or fail itself
+            if odd is not error:
+                _TRACING.failed(self._name, self._path, odd)
+
+    def _begin(self) -> None:
+        span = self._span.enter_context(TRACER.start_as_current_span(self._name))
+        span.set_attribute("messaging.destination.name", self._path)
+        for key, value in self._attributes.items():
+            span.set_attribute(f"twinbus.{key}", value)
+
+
+def _name(listener: Listener) -> str:
+    return getattr(listener, "__qualname__", type(listener).__qualname__)
+
+
+def _log(event: PairingEvent) -> None:
+    _LOGGER.log(_LEVELS.get(type(event), logging.INFO), "%s", event)
 
 
 def _measure(event: PairingEvent) -> None:

@@ -14,7 +14,6 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from tests.unit.paired.fakes import make_pair, raising
 
 from twinbus.paired import telemetry
-from twinbus.paired.aio import diverter, pinger
 from twinbus.paired.events import Diverted, MessagesDiverted, Pinged, Restored
 
 WHERE: dict[str, Any] = {"at": 0.0, "namespace": "contoso", "entity": "orders"}
@@ -67,8 +66,7 @@ class Spans:
 
 async def test_a_diverted_send_and_a_ping_are_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     spans = Spans()
-    monkeypatch.setattr(diverter, "TRACER", spans)
-    monkeypatch.setattr(pinger, "TRACER", spans)
+    monkeypatch.setattr(telemetry, "TRACER", spans)
     wire, primary, _, _ = await make_pair(monkeypatch, ping_primary_interval=timedelta(seconds=1))
     wire.rule = raising(ServiceBusConnectionError(message="the line is cut"))
     await primary.get_queue_sender("orders").send_messages(ServiceBusMessage("x"))

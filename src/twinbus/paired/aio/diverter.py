@@ -17,7 +17,7 @@ from twinbus.paired.backlog import Rotation
 from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
 from twinbus.paired.outgoing import BATCH_OVERHEAD, ITEM_OVERHEAD, OutgoingBatch
-from twinbus.paired.telemetry import TRACER, Announcer
+from twinbus.paired.telemetry import Announcer, Traced
 
 # One queue that does not answer must not use up the time that another could have answered in.
 QUEUE_S = 10.0
@@ -64,9 +64,7 @@ class Diverter:
             # Half of what is left: the best candidate gets most, and the others get some.
             timeout = max(LEAST_S, min(QUEUE_S, left / 2 if tried + 1 < len(order) else left))
             try:
-                with TRACER.start_as_current_span("twinbus divert") as span:
-                    span.set_attribute("messaging.destination.name", path)
-                    span.set_attribute("twinbus.backlog.queue", queue)
+                with Traced("twinbus divert", path, **{"backlog.queue": queue}):
                     await self._put(queue, path, pending, names, timeout)
             except Exception as error:  # noqa: BLE001  each queue's own words go into BacklogError
                 errors[queue] = error
@@ -98,7 +96,7 @@ class Diverter:
     async def close(self) -> None:
         senders, self._senders = self._senders, {}
         for sender in senders.values():
-            await sender.close()
+            await self._crew.attempt("closing", sender.entity_name, sender.close)
 
     async def _put(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Self
@@ -325,12 +325,12 @@ class MessagingFactory(ServiceBusClient):
     async def _finish(self, why: str, event: PairingEvent) -> None:
         with _DECIDING:
             first, self._end = self._end is None, self._end or why
-        if first:
-            self._ended.set()
-            self._announcer.announce(event)
-            if self._hosts_syphon:
-                self._warn_partner()
         try:
+            if first:
+                self._ended.set()
+                self._announcer.announce(event)
+                if self._hosts_syphon:
+                    self._warn_partner()
             await self._shut()
         finally:
             self._shut_down.set()
@@ -339,17 +339,22 @@ class MessagingFactory(ServiceBusClient):
         if self._settled is not None:
             await self._settled.wait(SETTLE_S)
         if self._keeper is not None:
-            await self._keeper.stop()
+            await self._close("the syphon", self._keeper.stop)
         if self.pairing is not None:
             self.pairing.stop()
             await self._crew.stop(SETTLE_S)
             await self._flushes.stop()
             await self.pairing.diverter.close()
-        await super().close()
+        await self._close("the links", super().close)
         await self._flushes.stop()
         await self._crew.stop(SETTLE_S)
         if self.ledger is not None and self._owns_ledger:
-            await aside(self.ledger.close)
+            await self._close("the ledger", aside, self.ledger.close)
+
+    async def _close(self, what: str, act: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """What fails keeps nothing else from being closed."""
+        host = self.fully_qualified_namespace
+        await self._crew.attempt(f"closing {what}", host, act, *args)
 
     def _warn_partner(self) -> None:
         partner = self._partner

@@ -35,6 +35,9 @@ class Keeper:
         self._announcer = announcer
         self._crew = crew
         self._stopping = Signal()
+        self._given_up = False
+        self._pause_s = FIRST_PAUSE_S
+        self._began = 0.0
 
     async def start(self, still: Callable[[], None]) -> None:
         """Returns when the syphon runs. Raises why it does not, or what ``still`` raises, and then
@@ -57,7 +60,7 @@ class Keeper:
     def _launch(self) -> None:
         try:
             pid = self._process.start()
-        except OSError as error:
+        except Exception as error:
             raise PairingError(f"the syphon did not start: {error}") from error
         self._announcer.announce(SyphonStarted(at=time.time(), namespace=self._namespace, pid=pid))
 
@@ -75,26 +78,33 @@ class Keeper:
             raise PairingError(f"the syphon did not start: {self._process.said()}")
 
     async def _keep(self) -> None:
-        pause, began = FIRST_PAUSE_S, time.monotonic()
-        while not await self._stopping.wait(LOOK_S):
-            code = self._process.ended()
-            if code is None and self._process.is_started():
-                continue
-            if code is not None:
-                self._note_end(code)
-            if code == HOPELESS:
-                return
-            pause = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else pause * 2
-            if await self._stopping.wait(min(pause, LAST_PAUSE_S)):
-                return
-            began = time.monotonic()
+        self._began = time.monotonic()
+        while not self._given_up and not await self._stopping.wait(LOOK_S):
+            await self._crew.attempt("keeping the syphon", self._namespace, self._look_after)
+
+    async def _look_after(self) -> None:
+        code = self._process.ended()
+        if code is None and self._process.is_started():
+            return
+        if code is not None:
+            self._given_up = code == HOPELESS
+            await self._crew.attempt("ending the syphon", self._namespace, self._bury, code)
+        if self._given_up:
+            return
+        steady = time.monotonic() - self._began > STEADY_S
+        self._pause_s = FIRST_PAUSE_S if steady else self._pause_s * 2
+        if not await self._stopping.wait(min(self._pause_s, LAST_PAUSE_S)):
+            self._began = time.monotonic()
             self._launch_again()
 
-    def _note_end(self, code: int) -> None:
-        said = self._process.said()
-        self._process.end()
-        reason = "" if said in ("", RUNS) else f": {said}"
-        self._announce_end(f"exit code {code}{reason}", for_good=code == HOPELESS)
+    async def _bury(self, code: int) -> None:
+        said = ""
+        try:
+            said = self._process.said()
+            self._process.end()
+        finally:
+            reason = "" if said in ("", RUNS) else f": {said}"
+            self._announce_end(f"exit code {code}{reason}", for_good=code == HOPELESS)
 
     def _launch_again(self) -> None:
         try:

@@ -29,7 +29,7 @@ from twinbus.paired.aio.world import (
     has_hung_up,
     has_news,
 )
-from twinbus.paired.outgoing import IdentifyingTransportAsync, Outgoing, OutgoingBatch
+from twinbus.paired.outgoing import IdentifyingTransportAsync, Outgoing, OutgoingBatch, is_encodable
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
 QUIET_S = 1.0
@@ -85,7 +85,8 @@ class SharedSender(ServiceBusSender):
                 )
             self._last_used = time.monotonic()
         except Exception as error:
-            self._note_failure(error)
+            if is_encodable(outgoing):
+                self._note_failure(error)
             raise
         except BaseException:
             # Cancelled or interrupted: the answer to this send may still come, or half a frame may
@@ -206,8 +207,8 @@ class SharedSender(ServiceBusSender):
         handler: Any = self._handler
         self._handler = None
         self._running = False
-        if handler is not None:
-            self._crew.start("link close", _close, handler)
+        if handler is not None and not self._crew.start("link close", _close, handler):
+            break_off(handler)
 
     async def _close_handler(self) -> None:
         handler: Any = self._handler

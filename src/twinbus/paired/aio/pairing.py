@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -39,7 +40,7 @@ KEEP_WARM_S = 30.0
 class Entity:
     """A queue or topic of the primary, as all senders of the factory see it."""
 
-    __slots__ = ("admission", "failover", "path", "troubled")
+    __slots__ = ("admission", "failover", "path", "troubled", "watch")
 
     def __init__(self, path: str, interval_s: float, admission: Admission) -> None:
         self.path = path
@@ -47,6 +48,8 @@ class Entity:
         self.failover = Failover(interval_s)
         # Set when its job should look again; None while no job runs.
         self.troubled: Signal | None = None
+        # Which job that is.
+        self.watch: object = None
 
 
 class Pairing:
@@ -72,6 +75,7 @@ class Pairing:
         self._tier = Tier()
         self._closing = False
         self._stopping = Signal()
+        self._warming = False  # while a job keeps links warm
         self._senders: WeakSet[SharedSender] = WeakSet()
         # Guards the states; held for moments, never while waiting, so one kind serves both worlds.
         self._mutex = threading.Lock()
@@ -96,10 +100,11 @@ class Pairing:
     def join(self, sender: SharedSender) -> Entity:
         """A sender of the factory is paired from now on, and kept warm."""
         with self._mutex:
-            first = not self._senders and not self._closing
             self._senders.add(sender)
-        if first:
-            self._crew.start("keeper", self._keep_warm)
+            start = not self._warming and not self._closing
+            self._warming = self._warming or start
+        if start:
+            self._crew.start("keeper", self._keep_warm, ended=self._cools_down)
         return self.entity(sender.entity_name)
 
     # -- what senders report
@@ -110,6 +115,8 @@ class Pairing:
         with self._mutex:
             entered = entity.failover.look(time.monotonic())
         self._entered(entity, entered, "")
+        if entity.troubled is None:  # its job was cancelled, or there was no thread for it
+            self._attend(entity)
         return entity.failover.state is State.DIVERTED
 
     def failed(self, entity: Entity, began: float, error: Exception, sticky: str) -> None:
@@ -165,8 +172,15 @@ class Pairing:
                 return
             if self._closing or entity.failover.state is State.HEALTHY:
                 return
-            entity.troubled = Signal()
-        self._crew.start(f"watch on {entity.path}", self._watch, entity)
+            entity.troubled, entity.watch = Signal(), object()
+            ended = partial(self._unattended, entity, entity.watch)
+        self._crew.start(f"watch on {entity.path}", self._watch, entity, ended=ended)
+
+    def _unattended(self, entity: Entity, watch: object) -> None:
+        """Its job is no more. If it should be, the next send starts another."""
+        with self._mutex:
+            if entity.watch is watch:
+                entity.troubled = entity.watch = None
 
     async def _watch(self, entity: Entity) -> None:
         ping_at: float | None = None
@@ -189,17 +203,22 @@ class Pairing:
             ping_at = now + interval_s if ping_at is None else max(now, ping_at)
             if not await awake.wait(ping_at - now):
                 ping_at += interval_s
-                await self._ping(entity)
+                await self._crew.attempt("a ping", entity.path, self._ping, entity)
 
     async def _keep_warm(self) -> None:
         """The service closes a link that was quiet for ten minutes. Open it before it is needed."""
         while not await self._stopping.wait(KEEP_WARM_S):
             await self._warm_all(list(self._senders))
 
+    def _cools_down(self) -> None:
+        """The next sender that joins starts another."""
+        self._warming = False
+
     async def _warm_all(self, senders: list[SharedSender]) -> None:
         for sender in senders:
-            if self.entity(sender.entity_name).failover.state is State.HEALTHY:
-                await sender.keep_warm()
+            path = sender.entity_name
+            if self.entity(path).failover.state is State.HEALTHY:
+                await self._crew.attempt("keeping a link warm", path, sender.keep_warm)
 
     async def _ping(self, entity: Entity) -> None:
         error = await self._pinger.ping(entity.path)

@@ -9,7 +9,7 @@ from twinbus.paired.aio.link import plain_sender
 from twinbus.paired.aio.world import Crew
 from twinbus.paired.outgoing import single
 from twinbus.paired.ping import ping_message
-from twinbus.paired.telemetry import TRACER
+from twinbus.paired.telemetry import Traced
 
 PING_TIMEOUT_S = 10.0
 
@@ -23,8 +23,7 @@ class Pinger:
         """None if the entity took it, else why not."""
         sender = plain_sender(self._primary, path, self._crew)
         try:
-            with TRACER.start_as_current_span("twinbus ping") as span:
-                span.set_attribute("messaging.destination.name", path)
+            with Traced("twinbus ping", path):
                 outgoing = single(ping_message(), sender._amqp_transport, {})
                 with self._crew.breakable(sender.break_off):
                     await sender.transfer(outgoing, PING_TIMEOUT_S)

@@ -37,6 +37,8 @@ from twinbus.paired.outgoing import (
     Outgoing,
     OutgoingBatch,
     batch_of,
+    is_encodable,
+    links_of,
     outgoing,
     schedule_request,
     scheduled,
@@ -151,6 +153,8 @@ class MessageSender(SharedSender):
                 self._broken_off(began)
                 raise
             except Exception as error:
+                if not is_encodable(ready):  # which says nothing about the entity
+                    raise
                 entity.admission.refused(ready, error)
                 again = await self._after(error, began, home_by)
                 if not again and entity.failover.state is not State.DIVERTED:
@@ -230,11 +234,8 @@ class MessageSender(SharedSender):
         began = time.monotonic()
         if not await self._turn.acquire(timeout):
             raise self._waited_too_long(began)
-        links = (
-            None if many[0].links is None else [link for each in many for link in each.links or []]
-        )
         try:
-            with self._traced(links, SPAN_NAME_SCHEDULE):
+            with self._traced(links_of(many), SPAN_NAME_SCHEDULE):
                 numbers: list[int] = await self._mgmt_request_response_with_retry(
                     REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
                     schedule_request(many),
@@ -299,9 +300,11 @@ class MessageSender(SharedSender):
             pairing.failed(entity, began, error, self._sticky)
 
     async def close(self) -> None:
-        if self._gatherer is not None:
-            await self._gatherer.close()
-        await super().close()
+        try:
+            if self._gatherer is not None:
+                await self._gatherer.close()
+        finally:
+            await super().close()
 
     def _join(self) -> tuple[Pairing, Entity] | None:
         """The pairing, once there is one: a sender may be older than it."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+from twinbus.health import Health
 
 _LOGGER = logging.getLogger("twinbus.paired")
 
@@ -104,19 +106,38 @@ class Promise:
 
 
 class Crew:
-    """Jobs in the background that end when their owner does."""
+    """Jobs in the background that end when their owner does. What fails in one is logged."""
 
     def __init__(self) -> None:
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs: set[asyncio.Task[bool]] = set()
+        self._health = Health(_LOGGER)
 
     def breakable(self, break_off: Callable[[], None]) -> AbstractContextManager[None]:
         """While in it, a job waits for a peer. A task is cancelled, and needs no breaking off."""
         return nullcontext()
 
-    def start(self, name: str, job: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        task = asyncio.get_running_loop().create_task(_quietly(job, *args), name=f"twinbus {name}")
+    def start(
+        self,
+        name: str,
+        job: Callable[..., Awaitable[None]],
+        *args: Any,
+        ended: Callable[[], None] | None = None,
+    ) -> bool:
+        """Whether it could be started: a task always can. ``ended`` is called when there is no such
+        job any longer, whatever became of it: a task may be cancelled before it has begun."""
+        work = self.attempt("a job in the background", name, job, *args)
+        task = asyncio.get_running_loop().create_task(work, name=f"twinbus {name}")
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
+        if ended is not None:
+            task.add_done_callback(lambda _: ended())
+        return True
+
+    async def attempt(
+        self, what: str, entity: str, act: Callable[..., Awaitable[None]], *args: Any
+    ) -> bool:
+        """Do a piece of what a job does, which is not to end if that fails."""
+        return await self._health.attempt_soon(what, entity, act(*args))
 
     async def stop(self, within_s: float | None = None) -> None:
         """Cancel all, and wait until they are gone, and those that they started to clean up."""
@@ -125,19 +146,12 @@ class Crew:
         while jobs := self._others():
             await asyncio.gather(*jobs, return_exceptions=True)
 
-    def _others(self) -> list[asyncio.Task[None]]:
+    def _others(self) -> list[asyncio.Task[bool]]:
         mine = asyncio.current_task()
         return [job for job in self._jobs if job is not mine]
 
     def __len__(self) -> int:
         return len(self._jobs)
-
-
-async def _quietly(job: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-    try:
-        await job(*args)
-    except Exception:
-        _LOGGER.exception("a background job failed")
 
 
 async def sleep(seconds: float) -> None:

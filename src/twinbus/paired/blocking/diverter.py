@@ -18,7 +18,7 @@ from twinbus.paired.blocking.world import Crew
 from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
 from twinbus.paired.outgoing import BATCH_OVERHEAD, ITEM_OVERHEAD, OutgoingBatch
-from twinbus.paired.telemetry import TRACER, Announcer
+from twinbus.paired.telemetry import Announcer, Traced
 
 # One queue that does not answer must not use up the time that another could have answered in.
 QUEUE_S = 10.0
@@ -65,9 +65,7 @@ class Diverter:
             # Half of what is left: the best candidate gets most, and the others get some.
             timeout = max(LEAST_S, min(QUEUE_S, left / 2 if tried + 1 < len(order) else left))
             try:
-                with TRACER.start_as_current_span("twinbus divert") as span:
-                    span.set_attribute("messaging.destination.name", path)
-                    span.set_attribute("twinbus.backlog.queue", queue)
+                with Traced("twinbus divert", path, **{"backlog.queue": queue}):
                     self._put(queue, path, pending, names, timeout)
             except Exception as error:  # noqa: BLE001  each queue's own words go into BacklogError
                 errors[queue] = error
@@ -99,7 +97,7 @@ class Diverter:
     def close(self) -> None:
         senders, self._senders = self._senders, {}
         for sender in senders.values():
-            sender.close()
+            self._crew.attempt("closing", sender.entity_name, sender.close)
 
     def _put(
         self,

@@ -326,12 +326,12 @@ class MessagingFactory(ServiceBusClient):
     def _finish(self, why: str, event: PairingEvent) -> None:
         with _DECIDING:
             first, self._end = self._end is None, self._end or why
-        if first:
-            self._ended.set()
-            self._announcer.announce(event)
-            if self._hosts_syphon:
-                self._warn_partner()
         try:
+            if first:
+                self._ended.set()
+                self._announcer.announce(event)
+                if self._hosts_syphon:
+                    self._warn_partner()
             self._shut()
         finally:
             self._shut_down.set()
@@ -340,17 +340,22 @@ class MessagingFactory(ServiceBusClient):
         if self._settled is not None:
             self._settled.wait(SETTLE_S)
         if self._keeper is not None:
-            self._keeper.stop()
+            self._close("the syphon", self._keeper.stop)
         if self.pairing is not None:
             self.pairing.stop()
             self._crew.stop(SETTLE_S)
             self._flushes.stop()
             self.pairing.diverter.close()
-        super().close()
+        self._close("the links", super().close)
         self._flushes.stop()
         self._crew.stop(SETTLE_S)
         if self.ledger is not None and self._owns_ledger:
-            aside(self.ledger.close)
+            self._close("the ledger", aside, self.ledger.close)
+
+    def _close(self, what: str, act: Callable[..., None], *args: Any) -> None:
+        """What fails keeps nothing else from being closed."""
+        host = self.fully_qualified_namespace
+        self._crew.attempt(f"closing {what}", host, act, *args)
 
     def _warn_partner(self) -> None:
         partner = self._partner

@@ -8,7 +8,8 @@ one message's fault is sent again one by one, so that only the guilty one's call
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -20,6 +21,7 @@ from twinbus.paired.outgoing import (
     Outgoing,
     OutgoingBatch,
     batch_of,
+    is_encodable,
 )
 
 Deliver = Callable[[Outgoing | OutgoingBatch, float | None], None]
@@ -28,10 +30,11 @@ MOST = 1000
 
 
 class _Waiting:
-    __slots__ = ("message", "promise", "timeout")
+    __slots__ = ("message", "promise", "size", "timeout")
 
     def __init__(self, message: Outgoing, timeout: float | None) -> None:
         self.message = message
+        self.size = len(message.encoded()[0]) + ITEM_OVERHEAD
         self.timeout = timeout
         self.promise = Promise()
 
@@ -43,16 +46,22 @@ class Gatherer:
         self._limit_bytes = limit_bytes - BATCH_OVERHEAD
         self._crew = crew
         self._waiting: list[_Waiting] = []
-        self._flushing = False
+        self._flush_job: object = None  # which flush is under way
         self._mutex = threading.Lock()
 
     def send(self, message: Outgoing, timeout: float | None) -> None:
+        if not is_encodable(message):  # its caller hears what is wrong with it, and nobody else
+            self._deliver(message, timeout)
+            return
         mine = _Waiting(message, timeout)
         with self._mutex:
             self._waiting.append(mine)
-            start, self._flushing = not self._flushing, True
-        if start:
-            self._crew.start("batch flush", self._flush)
+            start = self._flush_job is None
+            if start:
+                self._flush_job = object()
+            ended = partial(self._flush_ended, self._flush_job)
+        if start and not self._crew.start("batch flush", self._flush, ended=ended):
+            self.close()  # nobody else would send what waits
         try:
             mine.promise.outcome(timeout)
         except TimeoutError as error:
@@ -71,24 +80,40 @@ class Gatherer:
             with self._mutex:
                 waiting, self._waiting = self._waiting, []
                 if not waiting:
-                    self._flushing = False
+                    self._flush_job = None
                     return
             self._send_all(waiting)
 
+    def _flush_ended(self, job: object) -> None:
+        """The next send starts another, whatever became of this one."""
+        with self._mutex:
+            if self._flush_job is job:
+                self._flush_job = None
+
     def _send_all(self, waiting: list[_Waiting]) -> None:
+        """However it ends, everybody hears."""
+        try:
+            for chunk in self._chunks(waiting):
+                self._send_chunk(chunk)
+        except Exception as error:  # noqa: BLE001  it is the callers', through their promises
+            _resolve(waiting, error)
+        except BaseException:
+            _resolve(waiting, OperationTimeoutError(message="The sender was closed."))
+            raise
+
+    def _chunks(self, waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
         chunk: list[_Waiting] = []
         size = 0
         for each in waiting:
             if each.promise.given_up:
                 continue
-            needed = len(each.message.encoded()[0]) + ITEM_OVERHEAD
-            if chunk and (size + needed > self._limit_bytes or len(chunk) == MOST):
-                self._send_chunk(chunk)
+            if chunk and (size + each.size > self._limit_bytes or len(chunk) == MOST):
+                yield chunk
                 chunk, size = [], 0
             chunk.append(each)
-            size += needed
+            size += each.size
         if chunk:
-            self._send_chunk(chunk)
+            yield chunk
 
     def _send_chunk(self, chunk: list[_Waiting]) -> None:
         if len(chunk) == 1:
@@ -103,9 +128,6 @@ class Gatherer:
                     self._send_one(each)
             else:
                 _resolve(chunk, error)
-        except BaseException:
-            _resolve(chunk, OperationTimeoutError(message="The sender was closed."))
-            raise
         else:
             _resolve(chunk, None)
 
@@ -114,9 +136,6 @@ class Gatherer:
             self._deliver(each.message, each.timeout)
         except Exception as error:  # noqa: BLE001  it is the caller's, through its promise
             each.promise.resolve(error)
-        except BaseException:
-            each.promise.resolve(OperationTimeoutError(message="The sender was closed."))
-            raise
         else:
             each.promise.resolve()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -40,7 +41,7 @@ KEEP_WARM_S = 30.0
 class Entity:
     """A queue or topic of the primary, as all senders of the factory see it."""
 
-    __slots__ = ("admission", "failover", "path", "troubled")
+    __slots__ = ("admission", "failover", "path", "troubled", "watch")
 
     def __init__(self, path: str, interval_s: float, admission: Admission) -> None:
         self.path = path
@@ -48,6 +49,8 @@ class Entity:
         self.failover = Failover(interval_s)
         # Set when its job should look again; None while no job runs.
         self.troubled: Signal | None = None
+        # Which job that is.
+        self.watch: object = None
 
 
 class Pairing:
@@ -73,6 +76,7 @@ class Pairing:
         self._tier = Tier()
         self._closing = False
         self._stopping = Signal()
+        self._warming = False  # while a job keeps links warm
         self._senders: WeakSet[SharedSender] = WeakSet()
         # Guards the states; held for moments, never while waiting, so one kind serves both worlds.
         self._mutex = threading.Lock()
@@ -97,10 +101,11 @@ class Pairing:
     def join(self, sender: SharedSender) -> Entity:
         """A sender of the factory is paired from now on, and kept warm."""
         with self._mutex:
-            first = not self._senders and not self._closing
             self._senders.add(sender)
-        if first:
-            self._crew.start("keeper", self._keep_warm)
+            start = not self._warming and not self._closing
+            self._warming = self._warming or start
+        if start:
+            self._crew.start("keeper", self._keep_warm, ended=self._cools_down)
         return self.entity(sender.entity_name)
 
     # -- what senders report
@@ -111,6 +116,8 @@ class Pairing:
         with self._mutex:
             entered = entity.failover.look(time.monotonic())
         self._entered(entity, entered, "")
+        if entity.troubled is None:  # its job was cancelled, or there was no thread for it
+            self._attend(entity)
         return entity.failover.state is State.DIVERTED
 
     def failed(self, entity: Entity, began: float, error: Exception, sticky: str) -> None:
@@ -166,8 +173,15 @@ class Pairing:
                 return
             if self._closing or entity.failover.state is State.HEALTHY:
                 return
-            entity.troubled = Signal()
-        self._crew.start(f"watch on {entity.path}", self._watch, entity)
+            entity.troubled, entity.watch = Signal(), object()
+            ended = partial(self._unattended, entity, entity.watch)
+        self._crew.start(f"watch on {entity.path}", self._watch, entity, ended=ended)
+
+    def _unattended(self, entity: Entity, watch: object) -> None:
+        """Its job is no more. If it should be, the next send starts another."""
+        with self._mutex:
+            if entity.watch is watch:
+                entity.troubled = entity.watch = None
 
     def _watch(self, entity: Entity) -> None:
         ping_at: float | None = None
@@ -190,17 +204,22 @@ class Pairing:
             ping_at = now + interval_s if ping_at is None else max(now, ping_at)
             if not awake.wait(ping_at - now):
                 ping_at += interval_s
-                self._ping(entity)
+                self._crew.attempt("a ping", entity.path, self._ping, entity)
 
     def _keep_warm(self) -> None:
         """The service closes a link that was quiet for ten minutes. Open it before it is needed."""
         while not self._stopping.wait(KEEP_WARM_S):
             self._warm_all(list(self._senders))
 
+    def _cools_down(self) -> None:
+        """The next sender that joins starts another."""
+        self._warming = False
+
     def _warm_all(self, senders: list[SharedSender]) -> None:
         for sender in senders:
-            if self.entity(sender.entity_name).failover.state is State.HEALTHY:
-                sender.keep_warm()
+            path = sender.entity_name
+            if self.entity(path).failover.state is State.HEALTHY:
+                self._crew.attempt("keeping a link warm", path, sender.keep_warm)
 
     def _ping(self, entity: Entity) -> None:
         error = self._pinger.ping(entity.path)

@@ -18,6 +18,8 @@ from typing import Any
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from twinbus.health import Health
+
 _LOGGER = logging.getLogger("twinbus.paired")
 
 # How often jobs that do not end are told to.
@@ -80,7 +82,7 @@ class Promise:
 
 
 class Crew:
-    """Jobs in the background that end when their owner does.
+    """Jobs in the background that end when their owner does. What fails in one is logged.
 
     A thread cannot be cancelled: a job that waits must wait for a signal its owner sets first, or
     say how its waiting can be broken off.
@@ -90,6 +92,7 @@ class Crew:
         self._jobs: set[threading.Thread] = set()
         self._breaks: list[Callable[[], None]] = []
         self._mutex = threading.Lock()
+        self._health = Health(_LOGGER)
 
     @contextmanager
     def breakable(self, break_off: Callable[[], None]) -> Iterator[None]:
@@ -102,22 +105,42 @@ class Crew:
             with self._mutex:
                 self._breaks.remove(break_off)
 
-    def start(self, name: str, job: Callable[..., None], *args: Any) -> None:
+    def start(
+        self,
+        name: str,
+        job: Callable[..., None],
+        *args: Any,
+        ended: Callable[[], None] | None = None,
+    ) -> bool:
+        """Whether it could be started: a process has only so many threads. ``ended`` is called when
+        there is no such job any longer, whatever became of it, or if it could not be started."""
         thread = threading.Thread(
-            target=self._run, args=(job, *args), name=f"twinbus {name}", daemon=True
+            target=self._run, args=(name, ended, job, *args), name=f"twinbus {name}", daemon=True
         )
         with self._mutex:
             self._jobs.add(thread)
-        thread.start()
+        if self.attempt("starting a job", name, thread.start):
+            return True
+        self._forget(thread, ended)
+        return False
 
-    def _run(self, job: Callable[..., None], *args: Any) -> None:
+    def attempt(self, what: str, entity: str, act: Callable[..., None], *args: Any) -> bool:
+        """Do a piece of what a job does, which is not to end if that fails."""
+        return self._health.attempt(what, entity, act, *args)
+
+    def _run(
+        self, name: str, ended: Callable[[], None] | None, job: Callable[..., None], *args: Any
+    ) -> None:
         try:
-            job(*args)
-        except Exception:
-            _LOGGER.exception("a background job failed")
+            self.attempt("a job in the background", name, job, *args)
         finally:
-            with self._mutex:
-                self._jobs.discard(threading.current_thread())
+            self._forget(threading.current_thread(), ended)
+
+    def _forget(self, thread: threading.Thread, ended: Callable[[], None] | None) -> None:
+        with self._mutex:
+            self._jobs.discard(thread)
+        if ended is not None:
+            ended()
 
     def stop(self, within_s: float | None = None) -> None:
         """Wait until all are gone, and those that they started to clean up. With ``within_s``
@@ -139,7 +162,7 @@ class Crew:
         with self._mutex:
             breaks = list(self._breaks)
         for break_off in breaks:
-            break_off()
+            self.attempt("breaking off", "a link", break_off)
 
     def _others(self) -> list[threading.Thread]:
         with self._mutex:
