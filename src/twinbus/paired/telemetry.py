@@ -89,14 +89,15 @@ class Announcer:
 
 
 class Traced:
-    """A span around what is done in it, with the entity that it is done to."""
+    """A span around what is done for an entity. A tracer that fails is logged, and no more."""
 
-    __slots__ = ("_attributes", "_name", "_path", "_span")
+    __slots__ = ("_name", "_path", "_queue", "_span")
 
-    def __init__(self, name: str, path: str, **attributes: str) -> None:
+    def __init__(self, name: str, path: str, queue: str = "") -> None:
+        """``queue`` is that of the backlog, if it is used."""
         self._name = name
         self._path = path
-        self._attributes = attributes
+        self._queue = queue
         self._span = ExitStack()
 
     def __enter__(self) -> None:
@@ -117,8 +118,8 @@ class Traced:
     def _begin(self) -> None:
         span = self._span.enter_context(TRACER.start_as_current_span(self._name))
         span.set_attribute("messaging.destination.name", self._path)
-        for key, value in self._attributes.items():
-            span.set_attribute(f"twinbus.{key}", value)
+        if self._queue:
+            span.set_attribute("twinbus.backlog.queue", self._queue)
 
 
 def _name(listener: Listener) -> str:

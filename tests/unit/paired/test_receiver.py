@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusReceiver
 from tests.unit.paired.fakes import CONNECTION
@@ -58,6 +59,16 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> MessageReceiver:
 async def test_a_receiver_never_hands_out_a_ping(receiver: MessageReceiver) -> None:
     assert await receiver.receive_messages(5, max_wait_time=5) == [REAL]
     assert receiver.completed == [PING, PING]  # type: ignore[attr-defined]  # see above
+
+
+async def test_a_ping_that_cannot_be_completed_costs_no_message(
+    receiver: MessageReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def complete(self: Any, each: Any) -> None:
+        raise ClientAuthenticationError("the token is no good any longer")
+
+    monkeypatch.setattr(ServiceBusReceiver, "complete_message", complete)
+    assert await receiver.receive_messages(5, max_wait_time=5) == [REAL]
 
 
 async def test_iterating_skips_pings(receiver: MessageReceiver) -> None:

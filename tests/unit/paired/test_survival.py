@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,8 +18,9 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
-from tests.unit.paired.fakes import make_pair, raising
+from tests.unit.paired.fakes import CONNECTION, make_pair, raising
 
+from twinbus import MessagingFactory, NamespaceManager, SendAvailabilityPairedNamespaceOptions
 from twinbus.ledger import Ledger
 from twinbus.paired import telemetry
 from twinbus.paired.aio import keeper as keeper_module
@@ -32,6 +34,7 @@ from twinbus.paired.aio.world import Crew
 from twinbus.paired.blocking import gatherer as blocking_gatherer
 from twinbus.paired.blocking import link as blocking_link
 from twinbus.paired.blocking import world as threads
+from twinbus.paired.blocking.pairing import Pairing
 from twinbus.paired.events import Pinged, SyphonEnded, SyphonStarted
 from twinbus.paired.failover import State
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, single
@@ -441,12 +444,13 @@ def message(body: str) -> Outgoing:
 # -- threads that are not to be had
 
 
+def none_to_be_had(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    def start(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", none_to_be_had)
     return monkeypatch
 
 
@@ -490,3 +494,49 @@ def test_a_job_that_fails_is_logged_with_its_name(caplog: pytest.LogCaptureFixtu
     crew.stop()
     assert "watch on orders" in caplog.text
     assert "ValueError: odd" in caplog.text
+
+
+def test_an_entity_that_failed_when_there_were_no_threads_is_watched_as_soon_as_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    primary, secondary = (
+        MessagingFactory.from_connection_string(CONNECTION.format(name), retry_total=0)
+        for name in ("contoso", "contoso-backup")
+    )
+    manager = NamespaceManager.from_connection_string(CONNECTION.format("contoso-backup"))
+    options = SendAvailabilityPairedNamespaceOptions(
+        manager, secondary, failover_interval=timedelta(0)
+    )
+    options._ping_primary_interval = timedelta(milliseconds=30)
+    crew = threads.Crew()
+    pairing = Pairing(primary, options, ["backlog"], telemetry.Announcer(), crew)
+    pinged = threading.Event()
+
+    def ping(path: str) -> None:
+        pinged.set()
+
+    monkeypatch.setattr(pairing._pinger, "ping", ping)
+    orders = pairing.entity("orders")
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", none_to_be_had)
+        pairing.failed(orders, time.monotonic(), broken(), "backlog")
+        assert pairing.is_diverted(orders)
+    assert "watch on orders" in caplog.text
+    assert pairing.is_diverted(orders)
+    assert pinged.wait(SOON_S), "a ping to 'orders'"
+    crew.stop(SOON_S)
+    assert orders.failover.state is State.HEALTHY
+    for each in (primary, secondary, manager):
+        each.close()
+
+
+def test_an_outcome_that_comes_while_it_is_given_up_ends_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for error in (None, broken()):
+        promise = threads.Promise()
+        # Whoever resolves it has looked, and only then it is given up.
+        monkeypatch.setattr(promise._future, "done", lambda: False)
+        assert promise.give_up()
+        promise.resolve(error)
+        assert promise.given_up

@@ -64,7 +64,7 @@ class Diverter:
             # Half of what is left: the best candidate gets most, and the others get some.
             timeout = max(LEAST_S, min(QUEUE_S, left / 2 if tried + 1 < len(order) else left))
             try:
-                with Traced("twinbus divert", path, **{"backlog.queue": queue}):
+                with Traced("twinbus divert", path, queue):
                     await self._put(queue, path, pending, names, timeout)
             except Exception as error:  # noqa: BLE001  each queue's own words go into BacklogError
                 errors[queue] = error

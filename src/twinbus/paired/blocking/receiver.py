@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
-from azure.servicebus.exceptions import ServiceBusError
 
 from twinbus.paired.blocking.busy import outwait_busy
 from twinbus.paired.ping import is_ping
@@ -122,7 +121,7 @@ class MessageReceiver(ServiceBusReceiver):
 
     def _discard(self, message: ServiceBusReceivedMessage) -> None:
         if self.receive_mode_is_peek_lock:
-            with suppress(ServiceBusError):  # its second is over, and so is the message
+            with suppress(Exception):  # its second is over, and so is the message
                 self.complete_message(message)
 
     @property

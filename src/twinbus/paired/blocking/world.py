@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -56,12 +56,11 @@ class Promise:
         self._future: Future[None] = Future()
 
     def resolve(self, error: BaseException | None = None) -> None:
-        if self._future.done():
-            return
-        if error is None:
-            self._future.set_result(None)
-        else:
-            self._future.set_exception(error)
+        with suppress(InvalidStateError):  # it has an outcome, or was given up just now
+            if error is None:
+                self._future.set_result(None)
+            else:
+                self._future.set_exception(error)
 
     def give_up(self) -> bool:
         """Nobody waits any longer; true if it was in time."""
