@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -111,3 +114,12 @@ class Stopwatch:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[Any]:
         with self._measured(kind="teardown", name=item.nodeid):
             return (yield)
+
+
+def slowness() -> float:
+    """How much longer than its own work a program takes here: 1 on a machine that is at rest."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return max(1.0, (time.monotonic() - began) / worked)

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from bench.load import Raw, kilobyte_message
+from tests.times import slowness
 
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))
-READY_S = 2.0  # what is promised is about a second
-SLACK = 4  # on a machine that runs other tests besides
+READY_S = 4.0  # what is promised is about a second, on a machine at rest
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "TWINBUS_KEY"}
 
 
@@ -78,13 +78,15 @@ def send_and_receive(connection_string: str, queue: str) -> None:
 
 def test_it_is_ready_within_seconds_and_says_how_to_reach_it(tmp_path: Path) -> None:
     port, admin = free_ports(2)
+    before = slowness()
     with running(
         *("--name", "contoso", "--port", str(port), "--admin-port", str(admin)),
         *("--queue", "orders", "--queue", "invoices", "--data", str(tmp_path / "data")),
         TWINBUS_KEY="c2VjcmV0LWtleQ==",
     ) as broker:
-        print(f"ready in {broker.ready_s:.2f} s")
-        assert broker.ready_s < READY_S * SLACK
+        slower = max(before, slowness())
+        print(f"ready in {broker.ready_s:.2f} s, on a machine {slower:.1f} times slower")
+        assert broker.ready_s < READY_S * slower
         assert broker.strings["contoso"] == (
             f"Endpoint=sb://localhost:{port};SharedAccessKeyName=RootManageSharedAccessKey;"
             "SharedAccessKey=c2VjcmV0LWtleQ==;UseDevelopmentEmulator=true"

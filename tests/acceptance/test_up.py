@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from tests.times import slowness
 
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))
 ANY_PORTS = ("--port", "0", "--admin-port", "0", "--dashboard-port", "0")
@@ -87,15 +87,7 @@ def kill(pid: int) -> None:
 # ---------------------------------------------------------------- as it should be
 
 
-def slowness() -> float:
-    """How much longer than its own work a program takes here: 1 on a machine that is at rest."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return max(1.0, (time.monotonic() - began) / worked)
-
-
+@pytest.mark.timeout(400)
 def test_the_first_send_is_within_three_seconds_of_up(run: Run) -> None:
     """On a machine that does nothing else; how busy this one is is measured, and taken off."""
     took = []

@@ -46,6 +46,7 @@ _NAMES = (
 _SETTINGS: dict[str, dict[str, Any]] = {name: {} for name in _NAMES}
 _SETTINGS["dropping"] = {"requires_duplicate_detection": True}
 _SETTINGS["parted"] = {"enable_partitioning": True}
+_SETTINGS["prompt"] = {}
 _SETTINGS["visits"] = {"requires_session": True}
 QUEUES = {f"{name}-{kind}": settings for name, settings in _SETTINGS.items() for kind in _KINDS}
 QUEUES["other"] = {}
@@ -494,9 +495,9 @@ async def test_a_message_may_take_fifteen_minutes_to_appear_while_other_entities
     began = datetime.now(UTC)
     await start(faults, "store-and-forward", queue)
     await world.send(queue, ServiceBusMessage("in a quarter of an hour"))
-    await world.send("other", ServiceBusMessage("now"))
+    await world.send(f"prompt-{world.kind}", ServiceBusMessage("now"))
     (late,) = await world.peek(queue)
-    (prompt,) = await world.receive("other")
+    (prompt,) = await world.receive(f"prompt-{world.kind}")
     assert str(prompt) == "now"
     assert late.scheduled_enqueue_time_utc is not None
     waits = late.scheduled_enqueue_time_utc - began
