@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql import DataFrame, SparkSession
 from tests.syphons import Namespaces, backlog_queues, names, until
-from tests.unit.pipeline.backlogs import ODD, otherwise, plain
+from tests.unit.pipeline.backlogs import DATA, ODD, UNREADABLE, otherwise, plain
 
 from twinbus import envelope
+from twinbus.broker.inspection import stores
 from twinbus.lab.faults import FaultClient
 from twinbus.pipeline.credentials import Secret
 from twinbus.pipeline.rounds import BUSY_S, Tally
@@ -128,3 +130,33 @@ def test_one_that_cannot_be_read_is_set_aside_with_a_reason_and_keeps_nobody(
     dead = namespaces.dead()[before:]
     assert len(dead) == took
     assert all(b"TwinbusEnvelope" in each for each in dead)
+
+
+def test_what_an_older_broker_took_and_nobody_can_read_is_set_aside_and_keeps_nobody(
+    spark: SparkSession, namespaces: Namespaces, tmp_path: Path
+) -> None:
+    before, home = namespaces.dead(), namespaces.home_ids("good")
+    took = dict(zip(names("old", len(UNREADABLE)), UNREADABLE.values(), strict=True))
+    for name in took:
+        namespaces.put([plain(name)])
+        namespaces.divert_ids("good", [f"after-{name}"])
+    namespaces.secondary.stop()
+    as_an_older_broker_left(namespaces.secondary.folder, took)
+    namespaces.secondary.start()
+    assert syphon_of(spark, namespaces, tmp_path).drain(patience_s=30)
+    assert namespaces.home_ids("good")[len(home) :] == [f"after-{name}" for name in took]
+    dead = namespaces.dead()[len(before) :]
+    assert len(dead) == len(took)
+    for each, unreadable in zip(dead, took.values(), strict=True):
+        assert b"TwinbusEnvelope" in each
+        assert unreadable.removesuffix(DATA) in each, "what cannot be read is lost"
+
+
+def as_an_older_broker_left(folder: Path, bytes_of: dict[str, bytes]) -> None:
+    """Give messages that are stored, by their ids, bytes that are refused today."""
+    (path,) = stores(folder)
+    with closing(sqlite3.connect(path, isolation_level=None)) as link:
+        for name, bare in bytes_of.items():
+            values = (bare, plain(name))
+            changed = link.execute("UPDATE message SET bare = ? WHERE bare = ?", values)
+            assert changed.rowcount == 1, name

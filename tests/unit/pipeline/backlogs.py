@@ -222,14 +222,14 @@ def _living(ttl: object) -> bytes:
     return b"\x00\x53\x70" + encode_list([None, None, ttl]) + b"\x00\x53\x75\xa0\x01x"
 
 
-_X = b"\x00\x53\x75\xa0\x01x"
+DATA = b"\x00\x53\x75\xa0\x01x"
 # Properties that nobody can read. Whether a broker lets them in is its own affair; once they are
 # in a queue they must keep nobody from being read, nor from going home.
 UNREADABLE: dict[str, bytes] = {
-    "a string for properties": b"\x00\x53\x74\xa1\x01x" + _X,
-    "a list for properties": b"\x00\x53\x74" + encode_list([1]) + _X,
-    "0xff in the properties": b"\x00\x53\x74\xc1\x06\x02\xa1\x01\xff\xa1\x00" + _X,
-    "properties full of 0xff": b"\x00\x53\x74\xc1\x14\x02" + b"\xff" * 19 + _X,
+    "a string for properties": b"\x00\x53\x74\xa1\x01x" + DATA,
+    "a list for properties": b"\x00\x53\x74" + encode_list([1]) + DATA,
+    "0xff in the properties": b"\x00\x53\x74\xc1\x06\x02\xa1\x01\xff\xa1\x00" + DATA,
+    "properties full of 0xff": b"\x00\x53\x74\xc1\x14\x02" + b"\xff" * 19 + DATA,
 }
 # Legal AMQP that makes no sense on the way home.
 ODD: dict[str, bytes] = {
@@ -238,8 +238,10 @@ ODD: dict[str, bytes] = {
     "a sealed noise": sealed(b"noise"),
     "a sealed message that lives too long": sealed(_living(2**40)),
     "a sealed message that lives nonsense": sealed(_living("an hour")),
-    "an alias out of range": properties_of(**{"x-ms-path": "good", "x-ms-timetolive": 2**40}) + _X,
-    "nothing of ours": _X,
+    "an alias out of range": (
+        properties_of(**{"x-ms-path": "good", "x-ms-timetolive": 2**40}) + DATA
+    ),
+    "nothing of ours": DATA,
 }
 # These are well, but for what a read makes of them.
 STRANGE: dict[str, bytes] = {
