@@ -34,7 +34,7 @@ from twinbus.amqp.types import (
     Symbol,
     Timestamp,
     UInt,
-    decode,
+    decode_foreign,
     encode,
     encode_binary,
 )
@@ -165,7 +165,6 @@ def unwrap(message: bytes) -> tuple[str, bytes]:
         if seal.get(PARTS) is not None:
             raise EnvelopeError("this is a part of a message; give all its parts to assemble()")
         return home.path, checked(_open(seal, _body(sections)))
-    _map(sections.get(DELIVERY))
     return home.path, _parsed(_restore(sections, properties, home))
 
 
@@ -184,9 +183,7 @@ def unstamped(message: bytes, without: frozenset[str] = frozenset()) -> bytes:
 
 def checked(message: bytes) -> bytes:
     """The message, if a broker can read all of it but its body. Raises EnvelopeError if not."""
-    sections = split(message)
-    for code in (DELIVERY, ANNOTATIONS, APPLICATION):
-        _map(sections.get(code))
+    split(message)
     return _parsed(message)
 
 
@@ -449,7 +446,7 @@ def _decompressed(content: bytes) -> bytes:
 
 
 def _parsed(message: bytes) -> bytes:
-    """The message, if its header, properties and the order of its sections are a message's."""
+    """The message, if all of it but its body can be read, and its sections are in order."""
     try:
         Message.parse(message)
     except CodecError as error:
@@ -527,7 +524,7 @@ def _of_kind(raw: bytes | None, kind: type[K]) -> K:
 
 def _value(raw: bytes | None) -> Any:
     try:
-        return decode(raw, 0)[0] if raw else None
+        return decode_foreign(raw, 0)[0] if raw else None
     except CodecError as error:
         raise EnvelopeError(f"a section of the message is damaged: {error}") from error
 

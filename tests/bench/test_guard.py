@@ -59,7 +59,7 @@ GUARDS = (
     Guard(paths.receive, 934, Queue, "lock", paths.MESSAGES),
     Guard(paths.settle, 1_168, Queue, "complete", paths.MESSAGES),
     Guard(paths.wrap, 1_750, envelope, "split"),
-    Guard(paths.unwrap, 1_803, envelope, "split"),
+    Guard(paths.unwrap, 1_775, envelope, "split"),
     Guard(paths.route, 2_003, RuleIndex, "route"),
     Guard(paths.outage, 349, Failover, "failed"),
     Guard(paths.record, 86, Ledger, "add"),

@@ -22,6 +22,7 @@ from tests.unit.amqp.test_types import KEYS, PRIMITIVES
 from twinbus import EnvelopeError, envelope
 from twinbus.amqp.message import Message, Properties, application_properties
 from twinbus.amqp.types import (
+    Described,
     Symbol,
     Timestamp,
     UByte,
@@ -378,6 +379,19 @@ def test_a_section_that_cannot_be_read_is_refused_with_a_reason(code: int, raw: 
     message = b"".join(section(each, sections[each]) for each in sorted(sections))
     with pytest.raises(EnvelopeError):
         envelope.unwrap(message + section(0x75, encode(b"x")))
+
+
+@pytest.mark.parametrize("field", [[UInt(1)], []])
+def test_a_value_with_the_descriptor_of_a_frames_part_comes_home_as_it_was(
+    field: list[Any],
+) -> None:
+    annotations: dict[Any, Any] = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(5)}
+    for code in (0x23, 0x24):  # how a delivery ended, where a message means something of its own
+        annotations[Symbol(f"a-{code}")] = Described(ULong(code), field)
+    raw = section(0x72, encode_map(annotations))
+    message = raw + section(0x73, encode_list(["1"])) + section(0x75, encode(b"x"))
+    _, home = envelope.unwrap(envelope.wrap(message, "q"))
+    assert Message.parse(home).annotation_map() == annotations
 
 
 def test_a_section_of_no_message_or_that_comes_twice_is_refused_and_not_lost() -> None:
