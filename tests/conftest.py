@@ -10,7 +10,7 @@ import pytest
 from xdist.remote import Producer
 
 from tests import times
-from tests.brokers import BrokerProcess
+from tests.brokers import BrokerProcess, check_stores
 from tests.schedule import HEAVY_TIMEOUT_S, LongestFirst, is_heavy, starts_spark
 from tests.worlds import World
 
@@ -80,6 +80,24 @@ def broker(
     yield process
     process.close()
     assert "Traceback" not in process.log(), process.log()
+
+
+@pytest.fixture(autouse=True)
+def holds_together(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What real brokers leave in a test's folder is checked, whoever started them.
+
+    Unit tests have stores that say anything, and so has a test that damages one on purpose.
+    """
+    folder = None
+    if "tmp_path" in request.fixturenames and not _may_damage(request.node):
+        folder = request.getfixturevalue("tmp_path")
+    yield
+    if folder is not None:
+        check_stores(folder)
+
+
+def _may_damage(item: pytest.Item) -> bool:
+    return item.nodeid.startswith("tests/unit/") or item.get_closest_marker("damages") is not None
 
 
 @pytest.fixture

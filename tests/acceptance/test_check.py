@@ -239,3 +239,4 @@ def test_a_file_that_is_no_store_is_a_finding(tmp_path: Path) -> None:
     done = run("--check", tmp_path)
     assert done.returncode == 1
     assert "contoso: the file: SQLite cannot read it: file is not a database" in done.stdout
+@pytest.mark.damages

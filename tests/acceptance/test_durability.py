@@ -389,6 +389,7 @@ def garbage(path: Path) -> None:
     path.write_bytes(b"this is no database " * 100)
 
 
+@pytest.mark.damages
 def test_a_file_that_cannot_be_read_is_refused_with_a_sentence_and_left_alone(
     tmp_path: Path,
 ) -> None:

@@ -19,7 +19,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
 from bench.load import Raw, kilobyte_message, parse_connection_string
-from tests.brokers import BrokerProcess
+from tests.brokers import BrokerProcess, check_stores
 
 from twinbus.amqp.events import Delivery, LinkDetached
 from twinbus.amqp.message import (
@@ -91,9 +91,11 @@ class House:
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    house = House(tmp_path_factory.mktemp("house"))
+    folder = tmp_path_factory.mktemp("house")
+    house = House(folder)
     yield house
     house.close()
+    check_stores(folder)
 
 
 class Guest(Raw):
