@@ -163,7 +163,7 @@ def test_the_command_finds_nothing_beside_a_broker_and_after_it(broker: BrokerPr
     assert (served.returncode, served.stderr) == (0, "")
     assert (
         served.stdout
-        == f"{file(broker)}: nothing found (1 entities, 0 messages, 0 bytes, 0 bodies)\n"
+        == f"{file(broker)}: nothing found (1 entity, 0 messages, 0 bytes, 0 bodies)\n"
     )
     broker.kill()
     assert run("--check", data(broker)).stdout == served.stdout
@@ -189,7 +189,7 @@ def test_the_command_finds_mends_and_finds_no_more(broker: BrokerProcess) -> Non
     assert found.returncode == 1
     assert found.stdout == (
         "contoso: orders: active is 3 and must be 0; --repair counts again\n"
-        f"{file(broker)}: 1 finding (1 entities, 0 messages, 0 bytes, 0 bodies)\n"
+        f"{file(broker)}: 1 finding (1 entity, 0 messages, 0 bytes, 0 bodies)\n"
     )
     told = json.loads(run("--check", data(broker), "--json").stdout)
     assert not told["holds"]

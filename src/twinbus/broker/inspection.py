@@ -56,6 +56,8 @@ ADDED_TABLES: Final = frozenset(("aside", "next_number"))
 ADDED_INDEXES: Final = frozenset(("message_ready", "message_ready_session"))
 ALL: Final = "the file"
 MASK: Final = (1 << SEQUENCE_BITS) - 1
+# What is counted on the way, one of each.
+COUNTED: Final = {"entities": "entity", "messages": "message", "bytes": "byte", "bodies": "body"}
 # Of a thousand rows with one fault the first few say as much as all.
 MOST: Final = 3
 
@@ -93,6 +95,11 @@ class Report:
     @property
     def namespace(self) -> str:
         return self.path.parent.name
+
+    def summary(self) -> str:
+        found = _many(len(self.findings), "finding") if self.findings else "nothing found"
+        counts = ", ".join(_many(count, COUNTED[what]) for what, count in self.counts.items())
+        return f"{self.path}: {found}{f' ({counts})' if counts else ''}"
 
     def as_json(self) -> dict[str, Any]:
         return {

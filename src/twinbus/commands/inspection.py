@@ -49,7 +49,4 @@ def _print(report: Report) -> None:
         typer.echo(f"{report.namespace}: mended: {finding.subject}: {finding.what}")
     for finding in report.findings:
         typer.echo(f"{report.namespace}: {finding}")
-    left = len(report.findings)
-    word = "nothing found" if not left else "1 finding" if left == 1 else f"{left} findings"
-    counts = ", ".join(f"{count} {what}" for what, count in report.counts.items())
-    typer.echo(f"{report.path}: {word}{f' ({counts})' if counts else ''}")
+    typer.echo(report.summary())
