@@ -6,18 +6,22 @@ import asyncio
 import json
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 import twinbus
+from twinbus.broker.inspection import stores
 from twinbus.lab.namespaces import LocalNamespace
 
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))
+DAMAGE = "number 3000, which is no entity's: 1 session state of no use"
 
 
 def run(*arguments: str, within_s: float = 400) -> subprocess.CompletedProcess[str]:
@@ -56,6 +60,43 @@ def test_a_drill_loses_nothing_and_proves_it_from_two_sides(tmp_path: Path) -> N
     assert causes["backlog_send"] == causes["home_send"] == result["diverted"]
     assert causes["ping"] > 0
     assert not leftovers(tmp_path / "kept")
+
+
+@pytest.mark.damages
+@pytest.mark.timeout(420)
+def test_a_drill_that_leaves_a_file_that_does_not_hold_together_has_failed(tmp_path: Path) -> None:
+    process = start("--messages", "16", "--faults", "throttle", "--keep", str(tmp_path))
+    until_said(process, "the verdict")
+    damage(tmp_path / "secondary")
+    out, _ = process.communicate(timeout=380)
+    assert process.returncode == 1, out
+    assert f"a file does not hold together: the secondary namespace: {DAMAGE}" in out
+    assert "FAILED: the file of a namespace does not hold together: " in out
+    assert not leftovers(tmp_path)
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [TWINBUS, "drill", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def until_said(process: subprocess.Popen[str], words: str) -> str:
+    """What it said up to the line with these words."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if words in line:
+            return said
+    raise AssertionError(f"it never said {words!r}: {said}")
+
+
+def damage(folder: Path) -> None:
+    """The namespace with its data there has the state of a session that is nobody's."""
+    (path,) = stores(folder)
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as link:
+        link.execute("INSERT INTO session VALUES (3000, 'x', x'00', 1)")
 
 
 def leftovers(folder: Path) -> list[int]:
@@ -132,17 +173,13 @@ def test_one_namespace_of_two_is_a_sentence() -> None:
 @pytest.mark.timeout(300)
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    command = [TWINBUS, "drill", "--messages", "4000", "--keep", str(folder)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "the primary is out" in line:
-                break
+    with start("--messages", "4000", "--keep", str(folder)) as process:
+        until_said(process, "the primary is out")
         assert leftovers(folder)
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-        assert process.wait(120) == 130, said
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 130, said
     assert "nothing is left running" in said
     ends = time.monotonic() + 20
     while [each for each in children if each.is_running() and each.status() != "zombie"]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.acceptance.test_drill import TWINBUS, leftovers
+from tests.acceptance.test_drill import DAMAGE, TWINBUS, damage, leftovers, until_said
 
 from twinbus.lab.sender import Journal
 from twinbus.lab.verdict import Attempt
@@ -31,6 +31,7 @@ def until_begun(folder: Path) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.damages
 @pytest.mark.timeout(400)
 def test_a_soak_ends_with_every_queue_empty_and_would_see_a_lost_message(tmp_path: Path) -> None:
     process = start(
@@ -42,9 +43,12 @@ def test_a_soak_ends_with_every_queue_empty_and_would_see_a_lost_message(tmp_pat
     planted = Attempt("7-0-planted", "orders", "sender 0", 0, acknowledged=True)
     until_begun(tmp_path)
     Journal(tmp_path / "sender-0.journal").attempted(planted)
-    out, told = process.communicate(timeout=380)
+    told = until_said(process, "all trouble is over")
+    damage(tmp_path / "primary")
+    out, _ = process.communicate(timeout=300)
     result = json.loads(out)
     assert process.returncode == 1, "one message is lost"
+    assert result["findings"] == [f"the primary namespace: {DAMAGE}"]
     assert (result["lost"], result["ids"]["lost"]) == (1, ["7-0-planted"])
     assert result["empty"], result["left"]
     assert result["unexpected"] == result["waiting"] == result["dead_lettered"] == 0

@@ -301,9 +301,7 @@ class Drill:
     ) -> dict[str, Any]:
         return {
             "seed": self.options.seed,
-            **verdict.as_json(),
-            "holds": verdict.holds and not findings,
-            "findings": findings,
+            **verdict.with_findings(findings),
             "diverted": self.diverted,
             "moved": self.moved,
             "refused": self.history.refused,

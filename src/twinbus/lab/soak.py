@@ -402,9 +402,7 @@ class Soak:
         return {
             "seed": self.options.seed,
             "minutes": self.options.minutes,
-            **verdict.as_json(),
-            "holds": verdict.holds and not findings,
-            "findings": findings,
+            **verdict.with_findings(findings),
             "empty": not left,
             "left": left,
             "troubles": len(plan),

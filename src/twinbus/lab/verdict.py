@@ -21,7 +21,7 @@ order was promised; so ``holds`` asks for neither, and who was promised more loo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -85,6 +85,11 @@ class Verdict:
         counts: dict[str, Any] = {each.name: getattr(self, each.name).count for each in _COUNTS}
         ids = {name: list(getattr(self, name).ids) for name in _FAULTS if getattr(self, name)}
         return {"holds": self.holds, **counts, "ids": ids}
+
+    def with_findings(self, findings: Sequence[str]) -> dict[str, Any]:
+        """The same beside what does not hold in a namespace's file, which is as bad."""
+        holds = self.holds and not findings
+        return {**self.as_json(), "holds": holds, "findings": list(findings)}
 
     def __str__(self) -> str:
         return ", ".join(f"{getattr(self, each.name).count} {_word(each.name)}" for each in _COUNTS)

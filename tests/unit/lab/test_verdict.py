@@ -94,3 +94,10 @@ def test_a_verdict_is_json() -> None:
     told = json.loads(json.dumps(of("z", attempts=[sent("a")]).as_json()))
     assert (told["holds"], told["lost"], told["unexpected"]) == (False, 1, 1)
     assert told["ids"] == {"lost": ["a"], "unexpected": ["z"]}
+
+
+def test_a_finding_in_a_file_is_a_failure_though_every_message_is_there() -> None:
+    verdict = of("a", attempts=[sent("a")])
+    assert verdict.with_findings([])["holds"]
+    told = verdict.with_findings(["the primary namespace: orders: active is 3 and must be 0"])
+    assert (told["holds"], told["lost"], len(told["findings"])) == (False, 0, 1)
