@@ -1,4 +1,4 @@
-"""What a connection has to tell whoever owns it. Links and sessions are in `link` and `session`."""
+"""What a connection has to tell whoever owns it. Links and sessions are in `session`."""
 
 from __future__ import annotations
 
