@@ -32,12 +32,8 @@ from twinbus.commands.terminal import (
 )
 
 if TYPE_CHECKING:
-    from twinbus.pipeline.credentials import Secret
     from twinbus.pipeline.progress import Snapshot
     from twinbus.pipeline.syphon import Syphon, SyphonOptions
-
-# How often the secondary is looked at.
-LOOK_S = 30.0
 
 _PrimaryName = Annotated[
     str | None,
@@ -132,7 +128,7 @@ def syphon(
             )
         except SyphonError as error:
             refuse(str(error))
-        with _stoppable(with_parent) as stopped, _bar(hidden=as_json) as tell, _lookout(options):
+        with _stoppable(with_parent) as stopped, _bar(hidden=as_json) as tell:
             made = _start(options, master, tell)
             _heed(stopped)  # Spark has a handler of its own for Ctrl-C
             try:
@@ -159,50 +155,6 @@ def _answering(with_parent: bool) -> Iterator[Callable[[str], None]]:
     except Ended as end:
         answer(end.why)
         raise
-
-
-@contextmanager
-def _lookout(options: SyphonOptions) -> Iterator[None]:
-    """While the syphon runs, the terminal hears when the secondary does not answer, and when it
-    does again. What Spark's own processes say of it is in Java's log."""
-    done = threading.Event()
-    threading.Thread(target=_look_out, args=(options, done), daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def _look_out(options: SyphonOptions, done: threading.Event) -> None:
-    from twinbus.errors import first_line
-
-    log, queue = logging.getLogger("twinbus.syphon"), options.queues[0]
-    was_there = True
-    while not done.is_set():
-        error = _refusal(options.secondary, queue)
-        if error is not None and was_there:
-            log.warning(
-                "the secondary does not answer; trying on: %s: %s", queue, first_line(error)
-            )
-        elif error is None and not was_there:
-            log.warning("the secondary answers again")
-        was_there = error is None
-        done.wait(LOOK_S)
-
-
-def _refusal(secondary: Secret, queue: str) -> Exception | None:
-    """Why no link can be opened, which costs no message: one that was open sees no silence."""
-    from twinbus.pipeline.links import Links
-
-    kept = Links()
-    try:
-        kept.receiver(secondary, queue).ready()
-    except Exception as error:  # noqa: BLE001  whatever it is, the terminal is to hear it
-        return error
-    finally:
-        with suppress(Exception):
-            kept.close()
-    return None
 
 
 def _ours(primary: Any) -> str | None:

@@ -134,7 +134,7 @@ class Progress:
             if before.get(entity) != said:
                 log.warning("%s: %s", entity, said)
         for entity in before.keys() - now.keys():
-            log.info("%s is well again", entity)
+            log.warning("%s is well again", entity)
 
     def restarted(self) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -194,7 +194,7 @@ class Syphon:
         ended, or if no round has come to its end in so many attempts."""
         if self._query is None:
             return
-        self.progress.trouble("queues", troubles.read(self._own / "troubles"))
+        self._tell_silent("queues", troubles.read(self._own / "troubles"))
         try:
             if self._again_at is None:
                 self._see(self._query.exception(), most_failures)
@@ -273,8 +273,12 @@ class Syphon:
                 if destination is not None:
                     found[destination] = found.get(destination, 0) + 1
         oldest = min(came) / 1e6 if came else None
-        self.progress.trouble("look", silent)
+        self._tell_silent("look", silent)
         self.progress.look(found, total, exact=exact and not silent, oldest=oldest)
+
+    def _tell_silent(self, kind: str, silent: Mapping[str, str]) -> None:
+        told = {each: f"the secondary does not answer: {said}" for each, said in silent.items()}
+        self.progress.trouble(kind, told)
 
     # ------------------------------------------------------------ the query
 
