@@ -12,9 +12,13 @@ of somebody who is not looking. Only ``watch`` leaves credit of one, and waits.
 from __future__ import annotations
 
 import select
+import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -49,6 +53,7 @@ IDLE_S: Final = 40.0
 # Tokens in one settlement. A token takes 16 bytes of a frame.
 SETTLED_AT_ONCE: Final = 1000
 
+_TOO_LONG: Final = "Opening the link took too long."
 BATCH_FORMAT: Final = 0x80013700
 _TOKEN_SIZE: Final = 16
 
@@ -80,6 +85,30 @@ def _adopt(handler: BaseHandler, kind: type[Any]) -> Any:
     return handler
 
 
+def _in_a_thread(work: Callable[[], None]) -> Future[None]:
+    done: Future[None] = Future()
+
+    def job() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  it is the caller's, through the future
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=job, name="twinbus link open", daemon=True).start()
+    return done
+
+
+def _hang_up(handler: Any) -> None:
+    """Wakes a thread that reads, where it can be reached: not in the middle of a handshake."""
+    sock = getattr(getattr(handler._connection, "_transport", None), "sock", None)
+    if isinstance(sock, socket.socket):
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
+
+
 class _Unremembered(set[bytes]):
     """The tags that a link of the SDK's has received, so that it settles no other. It forgets one
     when it is settled there; what is settled by token it would keep for as long as it lives."""
@@ -97,6 +126,8 @@ class _Unremembered(set[bytes]):
 class _RawHandler(BaseHandler):
     """What receivers and senders share: opening without the SDK's pauses, and health."""
 
+    _opening: Future[None] | None = None
+
     def _open(self, timeout: float | None = None) -> None:
         if self._running:
             return
@@ -109,10 +140,10 @@ class _RawHandler(BaseHandler):
         handler._keep_alive_interval = 0
         handler._idle_timeout = IDLE_S
         try:
-            handler.open()
+            self._connect(handler, ends)
             while not handler.client_ready():
                 if time.monotonic() > ends:
-                    raise OperationTimeoutError(message="Opening the link took too long.")
+                    raise OperationTimeoutError(message=_TOO_LONG)
             # The broker knows now how often to send something. The SDK would not count that: an
             # empty frame is none to it, and it would close a connection that is merely quiet.
             handler._connection._idle_timeout = None
@@ -121,6 +152,19 @@ class _RawHandler(BaseHandler):
         except BaseException:
             self._close_handler()
             raise
+
+    def _connect(self, handler: Any, ends: float) -> None:
+        """The SDK waits for ever for the first words of a peer that took the connection. So that is
+        done in a thread, on which we give up in time; a link has no more than one such thread."""
+        if self._opening is None or self._opening.done():
+            self._opening = _in_a_thread(handler.open)
+            try:
+                self._opening.result(max(0.0, ends - time.monotonic()))
+            except FutureTimeoutError:
+                _hang_up(handler)
+            else:
+                return
+        raise OperationTimeoutError(message=_TOO_LONG)
 
     def _opened(self) -> None:
         """The link is there."""
@@ -152,20 +196,20 @@ class _RawHandler(BaseHandler):
         handler: Any = self._handler
         if handler._connection.state == ConnectionState.END:
             return False
-        socket: Any = handler._connection._transport.sock
-        socket = getattr(socket, "sock", socket)  # a WebSocket has one inside
-        if socket is None:
+        sock: Any = handler._connection._transport.sock
+        sock = getattr(sock, "sock", sock)  # a WebSocket has one inside
+        if sock is None:
             return False
-        pending = getattr(socket, "pending", None)
+        pending = getattr(sock, "pending", None)
         if pending is not None and pending():
             return True
-        return bool(select.select([socket], [], [], 0)[0])
+        return bool(select.select([sock], [], [], 0)[0])
 
     def fileno(self) -> int:
         """The socket, for select."""
         handler: Any = self._handler
-        socket = handler._connection._transport.sock
-        number: int = getattr(socket, "sock", socket).fileno()
+        sock = handler._connection._transport.sock
+        number: int = getattr(sock, "sock", sock).fileno()
         return number
 
     def _close_handler(self) -> None:

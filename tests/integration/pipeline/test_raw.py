@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from tests.unit.pipeline.backlogs import plain
 from twinbus.amqp.message import Message
 from twinbus.envelope import identity_of, unstamped
 from twinbus.lab.proxy import Proxy
+from twinbus.pipeline import raw
 from twinbus.pipeline.credentials import Secret, client_of
 from twinbus.pipeline.raw import RawReceiver, RawSender, receiver, sender
 from twinbus.pipeline.watch import Watch
@@ -80,6 +83,23 @@ def heard_within(line: RawReceiver, within_s: float) -> bool:
             return True
         select.select([line], [], [], max(0.0, end - time.monotonic()))
     return line.heard()
+
+
+def test_one_who_takes_the_connection_and_says_nothing_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(raw, "OPEN_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        lines = Lines(
+            f"Endpoint=sb://localhost:{deaf.getsockname()[1]};SharedAccessKeyName=a;"
+            "SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
+        )
+        line, before = lines.receiver("any"), threading.active_count()
+        for _ in range(3):
+            with pytest.raises(ServiceBusError, match="too long"):
+                line.ready()
+        assert threading.active_count() <= before + 1, "each attempt leaves a thread behind"
+    lines.close()
 
 
 def test_what_is_taken_is_what_was_sent_byte_for_byte(lines: Lines) -> None:
