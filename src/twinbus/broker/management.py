@@ -10,9 +10,11 @@ from uuid import UUID
 from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.broker.delivery import payload, shown
 from twinbus.broker.descriptions import Claim
+from twinbus.broker.entities import NotAllowedError
 from twinbus.broker.namespace import MessageError
 from twinbus.broker.queue import Burial, Settle
 from twinbus.broker.requests import Reply, Request
+from twinbus.broker.sessions import SessionQueue
 from twinbus.broker.store import Entry
 from twinbus.broker.subscription_rules import add_rule, enumerate_rules, remove_rule
 
@@ -186,11 +188,15 @@ def _batch_delete(request: Request) -> None:
     before = request["enqueued-time-utc"]
     if not isinstance(before, int):
         raise MessageError("'enqueued-time-utc' is not a time.")
+    session = request.session()
+    if session is None and isinstance(request.queue, SessionQueue):
+        raise NotAllowedError(f"'{request.queue.path}' requires sessions: name one that you hold.")
     body: dict[str, Any] = {}
     count = request.queue.purge(
         min(request.number("message-count"), MAX_DELETE),
         int(before),
-        request.session(),
+        request.now_ms,
+        session,
         request.when_stored(body),
     )
     body["message-count"] = Int(count)

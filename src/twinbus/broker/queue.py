@@ -631,14 +631,16 @@ class Queue:
         self.store.batch.set_aside(self.entity, entry, reason, now_ms)
         self.store.submit(lambda error: self._deleted([entry], error, _ignore))
 
-    def purge(self, limit: int, before_ms: int, owner: Holder | None, done: Done) -> int:
+    def purge(
+        self, limit: int, before_ms: int, now_ms: int, owner: Holder | None, done: Done
+    ) -> int:
         """Delete ready messages that were enqueued before a moment; answers how many."""
         self.check_open()
         window = self._window if owner is None else owner.window
         entries: list[Entry] = []
         try:
             while len(entries) < limit:
-                entry = window.next()
+                entry = self.take(window, now_ms)
                 if entry is None:
                     break
                 if entry.enqueued_ms >= before_ms:

@@ -22,19 +22,21 @@ from twinbus.amqp.message import (
     application_properties,
     with_application_properties,
 )
-from twinbus.amqp.types import Symbol, UInt, ULong, encode
+from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, encode
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import (
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.broker.entities import Entity
+from twinbus.broker.entities import Entity, NotAllowedError
+from twinbus.broker.inspection import inspect
 from twinbus.broker.management import OPERATIONS
 from twinbus.broker.namespace import MessageError
 from twinbus.broker.queue import UNREADABLE, Burial, ChangesError, LockLostError, Queue
 from twinbus.broker.requests import Request
 from twinbus.broker.rules import CorrelationFilter, Rule, SqlFilter, SqlRuleAction
+from twinbus.broker.sessions import SessionQueue
 from twinbus.broker.store import StoreError
 
 MINUTE_MS = 60_000
@@ -173,7 +175,7 @@ class Yard(Rig):
 def yard(tmp_path: Path) -> Iterator[Yard]:
     yard = Yard(tmp_path)
     yield yard
-    yard.close()
+    yard.store.close()
 
 
 # ---------------------------------------------------------------- refused with nothing changed
@@ -629,8 +631,49 @@ def test_a_disk_that_cannot_be_read_leaves_nothing_half_done(
 
         monkeypatch.setattr(yard.store, "load", second_page_fails)
         with pytest.raises(StoreError):
-            queue.purge(10, yard.now + 1, None, Answer())
+            queue.purge(10, yard.now + 1, yard.now, None, Answer())
         monkeypatch.undo()
         taker.wants = 2
         yard.namespace.pump_queue(queue, yard.now)
         assert [got.text for got in taker.got] == ["a", "b"]
+
+
+# ---------------------------------------------------------------- deleted in batches
+
+
+def deletion(yard: Yard, **more: Any) -> dict[str, Any]:
+    return {"message-count": UInt(10), "enqueued-time-utc": Timestamp(yard.now + 1), **more}
+
+
+def test_what_has_expired_meanwhile_is_not_deleted_a_second_time(yard: Yard) -> None:
+    yard.taker(1)  # so that a page of the queue is in memory
+    yard.send(message("first"), message("a", ttl_ms=1_000), message("b", ttl_ms=1_000))
+    yard.send(message("last"))
+    yard.tick(2_000)
+    replies = request(yard, "batch-delete-messages", deletion(yard))
+    yard.commit()
+    assert [reply.body for reply in replies] == [{"message-count": 1}]
+    assert yard.queue.counts.total == len(yard.ids(yard.queue)) == 1
+    assert not inspect(yard.path).findings
+
+
+def test_nothing_is_deleted_behind_the_back_of_who_holds_a_session(tmp_path: Path) -> None:
+    yard = Yard(tmp_path, requires_session=True)
+    yard.send(*(message(name, group_id="s") for name in "abc"))
+    yard.restart()
+    queue = yard.queue
+    assert isinstance(queue, SessionQueue)
+    one = {**deletion(yard), "message-count": UInt(1)}
+    with pytest.raises(NotAllowedError):
+        request(yard, "batch-delete-messages", one)
+    taker = Taker(3)
+    queue.accept("s", taker, yard.now)
+    yard.namespace.pump_queue(queue, yard.now)
+    assert [got.text for got in taker.got] == ["a", "b", "c"]
+    with pytest.raises(NotAllowedError):
+        request(yard, "batch-delete-messages", deletion(yard))
+    for got in taker.got:
+        yard.settle(queue.complete, got.token)
+    assert not inspect(yard.path).findings
+    assert queue.counts.total == 0
+    yard.store.close()

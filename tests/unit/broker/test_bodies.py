@@ -176,7 +176,7 @@ ACTS: dict[str, tuple[dict[str, Any], Act]] = {
         lambda bus, queue, tokens: bus.tick(10 * 60_000),
     ),
     "expired": ({}, lambda bus, queue, tokens: bus.tick(2 * 3600_000)),
-    "purged": ({}, lambda bus, queue, tokens: queue.purge(10, bus.now + 1, None, quiet)),
+    "purged": ({}, lambda bus, queue, tokens: queue.purge(10, bus.now + 1, bus.now, None, quiet)),
     "received and deleted": (
         {},
         lambda bus, queue, tokens: bus.namespace.pump_queue(queue, bus.now),
@@ -409,7 +409,7 @@ class Random:
 
     def purge(self) -> None:
         queue = self.random.choice(self.queues())
-        queue.purge(3, self.bus.now + 1, None, quiet)
+        queue.purge(3, self.bus.now + 1, self.bus.now, None, quiet)
 
     def delete(self) -> None:
         entities = list(self.bus.directory.entities())

@@ -102,7 +102,7 @@ CLOSED: dict[str, Callable[[Bus, SessionQueue, bytes], Any]] = {
         token, lambda entry: Burial(entry, "why", None), quiet
     ),
     "renew": lambda bus, queue, token: queue.renew(token, bus.now),
-    "purge": lambda bus, queue, token: queue.purge(1, bus.now + 1, None, quiet),
+    "purge": lambda bus, queue, token: queue.purge(1, bus.now + 1, bus.now, None, quiet),
     "cancel": lambda bus, queue, token: queue.cancel([1], quiet),
     "receive by number": lambda bus, queue, token: queue.receive_deferred(
         [1], bus.now, deletes=True, owner=None, done=quiet
