@@ -21,6 +21,7 @@ import json
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -205,7 +206,10 @@ def _mend_schema(link: sqlite3.Connection) -> None:
 
 def _find_types(look: Look) -> Iterator[Finding]:
     """SQLite keeps a text where a number belongs, if somebody puts one there."""
+    there = _things(look.link)
     for table in (name for name, (kind, _) in _schema().items() if kind == "table"):
+        if table not in there:
+            continue  # of a file of the first releases, or it has been found missing
         columns = look.ask(f"PRAGMA table_info({table})").fetchall()
         wrong = ", ".join(f"sum({_mistyped(column)})" for column in columns)
         counts = look.ask(f"SELECT {wrong} FROM {table}").fetchone()
@@ -230,8 +234,12 @@ CREATE TEMP TABLE place (
 """
 
 
-def _draw_places(look: Look) -> None:
-    """Which number is whose, by the entities alone: their side queues' follow from their own."""
+def _draw_places(look: Look) -> Iterator[Finding]:
+    """Which number is whose, by the entities alone: their side queues' follow from their own.
+
+    Finds nothing itself, but what is asked later needs that this could be done.
+    """
+    yield from ()
     look.ask("DROP TABLE IF EXISTS temp.place")
     look.ask(_PLACE)
     look.counts["entities"] = 0
@@ -252,7 +260,7 @@ def _described(kind: str, text: str) -> tuple[bool | None, bool | None, str | No
     """Whether it requires sessions and detects duplicates; or why that cannot be told."""
     try:
         description = from_json(KINDS[kind], text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # noqa: BLE001 - it may hold anything, and is said to
         return None, None, f"{type(error).__name__}: {error}"
     sessions = getattr(description, "requires_session", False)
     return sessions, getattr(description, "requires_duplicate_detection", False), None
@@ -320,7 +328,7 @@ def _find_rules(look: Look) -> Iterator[Finding]:
             continue
         try:
             known = rule_from_json(json.loads(text)).name
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001 - as above
             yield Finding("rules", subject, f"the rule '{name}' cannot be read ({error})", COPY)
             continue
         if known != name:
@@ -516,6 +524,7 @@ STRUCTURE: Final = (
     Check("integrity", _find_damage, _mend_damage),
     Check("schema", _find_schema, _mend_schema),
     Check("types", _find_types),
+    Check("entities", _draw_places),
 )
 # In the order in which they are mended: what is set aside is no longer counted.
 CONTENT: Final = (
@@ -555,7 +564,7 @@ def repair(path: Path, say: Say = nobody) -> Report:
                 report = _repaired(Look(path, link, say))
                 link.execute("COMMIT" if report.mended else "ROLLBACK")
                 return report
-    except (sqlite3.Error, StoreError, OSError) as error:
+    except (sqlite3.Error, StoreError, OSError, OverflowError) as error:
         raise InspectionError(f"{path} was left as it is: {error}") from error
 
 
@@ -593,14 +602,13 @@ def _structure(look: Look) -> list[Finding]:
 
 
 def _content(look: Look) -> list[Finding]:
-    _draw_places(look)
     return [finding for check in CONTENT for finding in _made(check, look)]
 
 
 def _made(check: Check, look: Look) -> Iterator[Finding]:
     try:
         yield from check.find(look)
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, OverflowError) as error:
         yield Finding(check.name, ALL, f"SQLite cannot read it: {error}", COPY)
 
 
@@ -609,7 +617,8 @@ def _check_readable(path: Path) -> None:
     try:
         if path.is_dir():
             raise InspectionError(f"{path} is a folder, where the messages of a namespace belong")
-        path.stat()
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            raise InspectionError(f"{path} is no file, and has no messages of a namespace")
         if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:

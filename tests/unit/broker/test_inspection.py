@@ -551,6 +551,50 @@ def test_a_file_of_another_version_or_program_is_a_finding_and_left_alone(
     assert whole(copy) == before
 
 
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"UPDATE entity SET description = '{DEEP}' WHERE path = 'orders'",
+        f"UPDATE rule SET definition = '{DEEP}'",
+        """UPDATE entity SET description = '{"lock_duration": 1e999}' WHERE path = 'orders'""",
+        "UPDATE entity SET id = 9223372036854775807 WHERE path = 'orders'",
+        "UPDATE entity SET path = CAST(x'ff' AS TEXT) WHERE path = 'orders'",
+        "UPDATE entity SET description = CAST(x'fffe' AS TEXT) WHERE path = 'orders'",
+    ],
+    ids=[
+        "nested description",
+        "nested rule",
+        "endless",
+        "huge number",
+        "no UTF-8",
+        "no UTF-8 here",
+    ],
+)
+def test_what_cannot_even_be_read_is_a_finding_and_left_alone(copy: Path, statement: str) -> None:
+    messages = whole(copy)["message"]
+    change(copy, statement)
+    found = inspect(copy).findings
+    assert found
+    assert repair(copy).findings == found
+    with closing(sqlite3.connect(copy)) as link:
+        assert sorted(link.execute("SELECT * FROM message"), key=repr) == messages
+
+
+def test_a_store_of_the_first_releases_is_sound_before_a_broker_has_added_to_it(copy: Path) -> None:
+    change(copy, "DROP TABLE aside", "DROP TABLE next_number", "DROP INDEX message_ready")
+    assert not inspect(copy).findings
+
+
+def test_a_pipe_in_the_place_of_the_file_is_a_sentence_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    for look in (inspect, repair):
+        with pytest.raises(InspectionError, match="is no file"):
+            look(tmp_path / FILE)
+
+
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
 def test_a_file_that_was_cut_off_is_a_finding_and_left_alone(copy: Path, share: float) -> None:
     content = copy.read_bytes()
