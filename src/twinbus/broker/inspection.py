@@ -631,11 +631,18 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
     Without a log nobody serves it, and SQLite need not look for one. A broker that was killed left
     a log and its index; SQLite then makes an index of its own in memory, or it reads the one that a
-    running broker keeps. A log without its index was copied: there SQLite must make one.
+    running broker keeps. A log without its index was copied, and one that does not begin as a log
+    is damaged: there SQLite must make an index.
     """
     _check_readable(path)
     log, index = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
-    how = "readonly_shm=1" if index.exists() else "" if log.exists() else "immutable=1"
+    how = (
+        "readonly_shm=1"
+        if index.exists() and _begins_well(log)
+        else ""
+        if log.exists()
+        else "immutable=1"
+    )
     where = f"{path.resolve().as_uri()}?mode=ro&{how}"
     try:
         link = sqlite3.connect(where, uri=True, isolation_level=None)
@@ -644,6 +651,13 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     with closing(link):
         link.execute("BEGIN")
         yield link
+
+
+def _begins_well(log: Path) -> bool:
+    """Whether a log has a log's first bytes, or none; of any other SQLite takes nothing."""
+    with suppress(FileNotFoundError), log.open("rb") as file:
+        return file.read(4) in (b"", b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+    return True
 
 
 def _many(count: int, noun: str) -> str:

@@ -588,6 +588,14 @@ def test_a_store_of_the_first_releases_is_sound_before_a_broker_has_added_to_it(
     assert not inspect(copy).findings
 
 
+def test_a_log_that_is_none_is_no_finding_however_often_it_is_met(
+    copy: Path,
+) -> None:
+    copy.with_name(FILE + "-wal").write_bytes(b"y" * 5_000)
+    for _ in range(2):
+        assert not inspect(copy).findings
+
+
 def test_a_pipe_in_the_place_of_the_file_is_a_sentence_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE)
     for look in (inspect, repair):
