@@ -14,7 +14,8 @@ called as it was yesterday, or as another process is, and few stores refuse to r
 
 A store that fails is tried again at the next interval, with the rows that wait. The buffer has an
 end: what no longer fits is dropped, counted and said. Nothing here ever makes a caller wait for a
-store or raises to it. A process that is killed loses what was not yet written.
+store or raises to it. A process that is killed loses what was not yet written; one that is forked
+begins with an empty buffer and a thread of its own.
 
 This is a leaf: it imports nobody of ours, so that anybody may keep a ledger.
 """
@@ -36,6 +37,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,6 +175,13 @@ class Ledger:
         self._store = _store(self.where)
         self._interval_s = flush_interval_s
         self._limit = limit
+        self._closed = False
+        self._begin()
+        _LEDGERS.add(self)
+
+    def _begin(self) -> None:
+        """With nothing added yet: when it is made, and again in a process that was forked. What
+        waits there is the parent's, who writes it; the thread is the parent's too."""
         self._rows: list[Row] = []
         self._weight = 0
         self._written = 0
@@ -181,7 +190,6 @@ class Ledger:
         self._error = ""
         self._files = 0
         self._names: dict[str, str] = {}  # by day, of the files that are being written
-        self._closed = False
         self._mutex = threading.Lock()  # guards the buffer; held for moments
         self._writing = threading.Lock()
         self._wake = threading.Event()
@@ -358,6 +366,18 @@ class Ledger:
         self._say_dropped()
         if self._thread.is_alive():
             _LOGGER.warning("the ledger at %s was still being written", self.where)
+
+
+_LEDGERS: Final[WeakSet[Ledger]] = WeakSet()
+
+
+def _begin_again() -> None:
+    for ledger in list(_LEDGERS):
+        ledger._begin()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_begin_again)
 
 
 def _by_day(rows: list[Row]) -> dict[str, list[Row]]:

@@ -438,6 +438,29 @@ def test_a_forked_child_replaces_no_file_of_its_parent(tmp_path: Path) -> None:
     assert ids(tmp_path) == ["child", "parent"]
 
 
+def test_a_child_of_a_process_whose_ledger_is_in_use_writes_its_own_records_and_no_others(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import os, sys\n"
+        "from twinbus.ledger import Ledger\n"
+        f"ledger = Ledger({str(tmp_path)!r}, client='shop', flush_interval_s=600)\n"
+        "def add(name):\n"
+        "    ledger.add('send', 'normal', 'contoso', 'orders', message_ids=[name])\n"
+        "add('parent')\n"
+        "for ends in (ledger.close, sys.exit):\n"
+        "    with ledger._mutex, ledger._writing:\n"
+        "        child = not os.fork()\n"
+        "    if child:\n"
+        "        add(ends.__name__)\n"
+        "        ends()\n"
+        "        os._exit(0)\n"
+        "    assert os.wait()[1] == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert ids(tmp_path) == ["close", "exit", "parent"]
+
+
 @pytest.mark.parametrize(
     "clients",
     [
