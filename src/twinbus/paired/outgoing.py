@@ -41,6 +41,9 @@ from twinbus.ledger import UNIT_BYTES
 # What a batch takes besides its messages, and what each message takes besides itself; generous.
 BATCH_OVERHEAD = 512
 ITEM_OVERHEAD = 8
+# What it is exactly for one of up to so many bytes, and for a longer one.
+_SHORT = 255
+_ITEM_COSTS = (5, ITEM_OVERHEAD)
 # Sizes that are counted, not encoded, may be wrong by this much.
 INEXACT = 2048
 
@@ -113,7 +116,7 @@ class Outgoing:
 class OutgoingBatch:
     """Several messages in one transfer, each encoded already."""
 
-    __slots__ = ("_ids", "_items", "_message", "_sizes", "links", "size")
+    __slots__ = ("_ids", "_items", "_message", "_sizes", "links")
 
     def __init__(
         self,
@@ -129,7 +132,6 @@ class OutgoingBatch:
         message[5] = items
         self._message = message
         self._sizes = list(map(len, items))
-        self.size = BATCH_OVERHEAD + sum(self._sizes) + ITEM_OVERHEAD * len(items)
 
     def encoded(self) -> list[bytes]:
         return self._items
@@ -141,8 +143,9 @@ class OutgoingBatch:
         return self._sizes
 
     def check_fits(self, limit: int) -> None:
-        """The SDK's own refusal of a list that is too long for one batch."""
-        if self.size - BATCH_OVERHEAD > limit:
+        """The SDK's own refusal of a list that is too long for one batch, by the SDK's own count: a
+        batch that it filled to the brim is none."""
+        if sum(size + _ITEM_COSTS[size > _SHORT] for size in self._sizes) > limit:
             raise MessageSizeExceededError(
                 message=f"ServiceBusMessageBatch has reached its size limit: {limit}"
             )

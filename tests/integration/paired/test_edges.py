@@ -7,6 +7,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -19,15 +20,16 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from azure.servicebus.management import ServiceBusAdministrationClient
 from tests.brokers import KEY, BrokerProcess
 from tests.integration.administrators import admin_port
-from tests.pairs import Pair, backlog, peek
+from tests.pairs import Pair, backlog, certificate, peek
 
 from twinbus.lab.faults import FaultClient
 from twinbus.paired.failover import State
 from twinbus.paired.ping import CONTENT_TYPE
 
-_NAMES = ("sized", "mute", "silent", "shut", "busy", "lone", "twice")
+_NAMES = ("sized", "mute", "silent", "shut", "busy", "lone", "twice", "brim")
 QUEUES: dict[str, dict[str, Any]] = {name: {} for name in _NAMES}
 QUEUES["visits"] = QUEUES["calls"] = {"requires_session": True}
 LONG_S = 300
@@ -80,6 +82,15 @@ async def start(faults: FaultClient, kind: str, entity: str, **settings: Any) ->
     await asyncio.to_thread(faults.start, kind, entity, **settings)
 
 
+def runtime(pair: Pair, path: str) -> int:
+    """How many messages wait there."""
+    manager = ServiceBusAdministrationClient.from_connection_string(
+        pair.secondary.connection_string, connection_verify=certificate(pair.secondary)
+    )
+    with manager:
+        return int(manager.get_queue_runtime_properties(path).active_message_count or 0)
+
+
 def elsewhere(connection_string: str) -> Any:
     """The primary as a client sees it that was told another way there."""
     return SimpleNamespace(connection_string=connection_string)
@@ -119,6 +130,29 @@ async def test_while_diverted_a_size_is_refused_as_the_healthy_entity_refuses_it
         assert await refusal(sender.send_messages(ServiceBusMessage(big))) == healthy[0]
     path = f"sized-{pair.kind}/x-servicebus-transfer/0"
     assert len(await peek(pair.secondary.connection_string, path)) == 1
+
+
+async def test_a_batch_that_the_sdk_filled_to_the_brim_is_taken_healthy_or_diverted(
+    pair: Pair, faults: FaultClient
+) -> None:
+    await pair.open(primary_name=f"brim-{pair.kind}", ping_primary_interval=MINUTE)
+    async with pair.sender("brim") as sender:
+
+        async def send_full() -> int:
+            batch = await sender.create_message_batch()
+            with suppress(MessageSizeExceededError):
+                while True:
+                    batch.add_message(ServiceBusMessage(bytes(20), session_id="s"))
+            await sender.send_messages(batch)
+            return len(batch._messages)
+
+        count = await send_full()
+        await start(faults, "sends-refused", "brim")
+        assert await send_full() == count
+    assert pair.state("brim") is State.DIVERTED
+    path = f"brim-{pair.kind}/x-servicebus-transfer/0"
+    found = await asyncio.to_thread(runtime, pair, path)
+    assert found == count
 
 
 async def test_while_diverted_a_queue_known_for_its_sessions_is_sent_no_message_without(
