@@ -224,9 +224,9 @@ def _wrap(sections: Sections, path: str) -> bytes:
         aliases[EXPIRY], fields[_EXPIRY] = fields[_EXPIRY], None
     sections[PROPERTIES] = _encoded(fields)
     annotations = _map(sections.get(ANNOTATIONS))
-    scheduled = annotations.pop(_SCHEDULE_ANNOTATION, None)
-    if scheduled is not None:
-        aliases[SCHEDULED] = scheduled
+    scheduled = annotations.get(_SCHEDULE_ANNOTATION)
+    if _is_whole(scheduled):  # brokers pass over anything else, and home is to do so too
+        aliases[SCHEDULED] = annotations.pop(_SCHEDULE_ANNOTATION)
         sections[ANNOTATIONS] = _encoded(annotations) if annotations else b""
     sections[APPLICATION] = _encoded(_map(sections.get(APPLICATION)) | aliases)
     return _join(sections)
@@ -342,12 +342,16 @@ def _whole(found: Mapping[Any, Any], name: str, limits: tuple[int, int]) -> int 
     value = found.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not _is_whole(value):
         raise EnvelopeError(f"{name} is {type(value).__name__}; it must be a whole number")
     low, high = limits
     if not low <= value <= high:
         raise EnvelopeError(f"{name} is {int(value)}; it must be from {low} to {high}")
     return int(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 # ---------------------------------------------------------------- sealed messages

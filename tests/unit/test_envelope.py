@@ -223,6 +223,15 @@ def test_session_id_time_to_live_and_schedule_are_cleared_and_kept_under_their_a
     }
 
 
+def test_a_schedule_that_is_no_time_stays_what_brokers_pass_over() -> None:
+    odd = AmqpAnnotatedMessage(data_body=b"x", annotations={"x-opt-scheduled-enqueue-time": "soon"})
+    (packed,) = envelope.pack(encoded(odd), "orders")
+    assert aliases(packed) == {"x-ms-path": "orders"}
+    path, home = envelope.unwrap(packed)
+    assert path == "orders"
+    assert Message.parse(home).annotation_map() == {"x-opt-scheduled-enqueue-time": "soon"}
+
+
 def test_a_missing_message_id_is_assigned_and_another_is_left_alone() -> None:
     wrapped = Message.parse(envelope.wrap(encoded(ServiceBusMessage("x")), "orders"))
     assert UUID(wrapped.properties.message_id)

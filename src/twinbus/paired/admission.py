@@ -13,12 +13,14 @@ from typing import Final, NamedTuple
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from twinbus import envelope
+from twinbus.errors import EnvelopeError
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch
 from twinbus.paired.ping import CONTENT_TYPE
 
 # Of a message id and of a session id.
 MAX_ID: Final = 128
 _NOT_ALLOWED: Final = "amqp:not-allowed"
+_ARGUMENT: Final = "com.microsoft:argument-error"
 
 
 class Limits(NamedTuple):
@@ -87,13 +89,20 @@ class Admission:
                 message=f"The message for '{path}' has {len(message)} bytes; the limit is {limit}.",
                 condition="amqp:link:message-size-exceeded",
             )
-        properties = envelope.properties_of(message)
+        try:
+            properties = envelope.properties_of(message)
+            # It will have to come home like this: whatever would keep it away is found out now.
+            envelope.unwrap(envelope.wrap(message, path))
+        except EnvelopeError as error:
+            raise ServiceBusError(
+                f"The message for '{path}' cannot be read: {error}", condition=_ARGUMENT
+            ) from error
         for name in (properties.message_id, properties.session_id):
             if name is not None and len(str(name)) > MAX_ID:
                 raise ServiceBusError(
                     f"A message id and a session id have at most {MAX_ID} characters each; the "
                     f"message for '{path}' has more.",
-                    condition="com.microsoft:argument-error",
+                    condition=_ARGUMENT,
                 )
         if properties.content_type == CONTENT_TYPE:
             raise ServiceBusError(

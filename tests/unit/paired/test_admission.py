@@ -70,6 +70,15 @@ def test_a_list_is_refused_in_the_sdks_words() -> None:
         admission.check("orders", ready(hundred))
 
 
+@pytest.mark.parametrize("key", [1, None])
+def test_what_no_broker_can_read_is_refused(key: Any) -> None:
+    odd = ready(ServiceBusMessage("x", application_properties={key: "a"}))
+    with pytest.raises(ServiceBusError, match=r"'orders' cannot be read.*argument-error") as caught:
+        Admission(Tier()).check("orders", odd)
+    assert type(caught.value) is ServiceBusError
+    assert classify(caught.value) is Verdict.RAISE
+
+
 @pytest.mark.parametrize("name", ["message_id", "group_id"])
 def test_an_id_that_is_too_long_is_refused(name: str) -> None:
     admission = Admission(Tier())

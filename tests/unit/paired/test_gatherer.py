@@ -11,12 +11,17 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     OperationTimeoutError,
+    ServiceBusAuthorizationError,
     ServiceBusConnectionError,
 )
 from tests.unit.paired.fakes import make_pair, raising
 
 from twinbus import PairingError
+from twinbus.errors import BacklogError
+from twinbus.paired.aio.gatherer import Gatherer
 from twinbus.paired.aio.link import SharedSender
+from twinbus.paired.aio.world import Crew
+from twinbus.paired.outgoing import IdentifyingTransportAsync, single
 
 FLUSH = {"batch_flush_interval": timedelta(milliseconds=20)}
 
@@ -87,6 +92,30 @@ async def test_a_failed_batch_fails_every_caller_or_is_diverted_whole(
         assert [type(each) for each in results] == [wanted or type(None)] * 10
         assert len(wire.on("contoso-backup")) == (0 if wanted else 10)
         await primary.close()
+
+
+@pytest.mark.parametrize(
+    "error", [BacklogError("nobody took it", {}), ServiceBusAuthorizationError(message="no")]
+)
+async def test_what_is_no_single_messages_fault_is_not_tried_again_one_by_one(
+    error: Exception,
+) -> None:
+    """With two namespaces out, each caller would wait for all those before it."""
+    attempts = []
+
+    async def deliver(ready: Any, _: float | None) -> None:
+        attempts.append(len(ready.encoded()))
+        raise error
+
+    crew = Crew()
+    gatherer = Gatherer(deliver, 0.01, 262_144, crew)
+    message = single(ServiceBusMessage("x"), IdentifyingTransportAsync, {})
+    results = await asyncio.gather(
+        *(gatherer.send(message, None) for _ in range(10)), return_exceptions=True
+    )
+    assert results == [error] * 10
+    assert attempts == [10]
+    await crew.stop()
 
 
 async def test_a_callers_timeout_and_cancel_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

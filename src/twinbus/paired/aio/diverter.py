@@ -10,7 +10,7 @@ from typing import Any
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus import envelope
-from twinbus.errors import BacklogError
+from twinbus.errors import BacklogError, EnvelopeError
 from twinbus.paired.aio.link import CongestedError, SharedSender, plain_sender
 from twinbus.paired.aio.world import Crew
 from twinbus.paired.backlog import Rotation
@@ -66,6 +66,8 @@ class Diverter:
             try:
                 with Traced("twinbus divert", path, queue):
                     await self._put(queue, path, pending, names, timeout)
+            except EnvelopeError:  # the message's own, of which no queue is guilty
+                raise
             except Exception as error:  # noqa: BLE001  each queue's own words go into BacklogError
                 errors[queue] = error
                 if not isinstance(error, CongestedError):

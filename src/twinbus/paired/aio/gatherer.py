@@ -10,9 +10,14 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
-from azure.servicebus.exceptions import OperationTimeoutError
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
 
 from twinbus.classifier import Verdict, classify
+from twinbus.errors import BacklogError, FactoryFaultedError
 from twinbus.paired.aio.world import Crew, Promise, sleep
 from twinbus.paired.outgoing import (
     BATCH_OVERHEAD,
@@ -26,6 +31,12 @@ from twinbus.paired.outgoing import (
 Deliver = Callable[[Outgoing | OutgoingBatch, float | None], Awaitable[None]]
 # Service Bus takes 4,500 messages in a batch; this leaves room, and keeps a retry small.
 MOST = 1000
+_OF_ALL = (
+    BacklogError,
+    FactoryFaultedError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
 
 
 class _Waiting:
@@ -124,7 +135,7 @@ class Gatherer:
                 batch_of([each.message for each in chunk]), max(times) if times else None
             )
         except Exception as error:  # noqa: BLE001  it is the callers', through their promises
-            if classify(error) is Verdict.RAISE:
+            if _may_be_of_one(error):
                 for each in chunk:
                     await self._send_one(each)
             else:
@@ -139,6 +150,12 @@ class Gatherer:
             each.promise.resolve(error)
         else:
             each.promise.resolve()
+
+
+def _may_be_of_one(error: Exception) -> bool:
+    """Whether the other messages may do better without the one that it is about. That neither
+    namespace takes any, or that the key is bad, each of them would only wait to hear again."""
+    return classify(error) is Verdict.RAISE and not isinstance(error, _OF_ALL)
 
 
 def _resolve(chunk: list[_Waiting], error: BaseException | None) -> None:
