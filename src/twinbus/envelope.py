@@ -295,6 +295,9 @@ def home_of(properties: Mapping[Any, Any]) -> Home:
         raise EnvelopeError(f"the message has no {PATH}, so it cannot be said where it belongs")
     if len(path) > _LONGEST_PATH:
         raise EnvelopeError(f"{PATH} has {len(path)} characters; no entity has more than 260")
+    if any(part.startswith("$") for part in path.split("/")):
+        # A request to "orders/$management" would be carried out, by the right of who brings it.
+        raise EnvelopeError(f"{PATH} is {path!r}, which is no queue or topic")
     session = _text(found.get(SESSION_ID))
     if session is not None and not isinstance(session, str):
         raise EnvelopeError(f"{SESSION_ID} is {type(session).__name__}; it must be a string")

@@ -368,6 +368,8 @@ def diverted(**aliases: object) -> bytes:
         ({"x_ms_encoding": "identity", "x_ms_checksum": UInt(zlib.crc32(b"x"))}, "not an enc"),
         ({"x_ms_encoding": ["zlib"]}, "x-ms-encoding is"),
         ({"x_ms_path": "q" * 261}, "x-ms-path has 261 characters"),
+        ({"x_ms_path": "$cbs"}, "which is no queue or topic"),
+        ({"x_ms_path": "orders/$management"}, "which is no queue or topic"),
     ],
 )
 def test_an_alias_that_no_message_can_have_is_refused_with_a_reason(
