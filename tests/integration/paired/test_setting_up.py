@@ -29,6 +29,8 @@ from tests.syphons import stand_in
 import twinbus
 import twinbus.aio
 from twinbus import FactoryFaultedError, PairingError
+from twinbus.paired.aio import setup as aio_setup
+from twinbus.paired.blocking import setup as blocking_setup
 from twinbus.paired.events import Closed, SyphonEnded, SyphonStarted
 
 RUNS = ("echo the syphon runs", "read end_of_input")
@@ -202,6 +204,21 @@ async def test_the_manager_must_be_of_the_secondarys_namespace(pair: Pair) -> No
     assert pair.options.backlog_queue_count == 0
     with administration(pair.primary) as admin:
         assert [queue.name for queue in admin.list_queues()] == ["orders"]
+
+
+async def test_a_secondary_that_says_nothing_is_an_error_in_time(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for setup in (aio_setup, blocking_setup):
+        assert setup._PATIENCE["read_timeout"] == 10
+        monkeypatch.setitem(setup._PATIENCE, "read_timeout", 0.2)
+    pair.secondary.suspend()
+    try:
+        await asyncio.wait_for(refused(pair, "could not list the queues .* in 3 attempts"), 60)
+        assert pair.options.backlog_queue_count == 0
+    finally:
+        pair.secondary.resume()
+    await pairs_anew(pair)
 
 
 async def test_a_manager_of_another_namespace_on_the_same_host_is_found_out(

@@ -45,6 +45,14 @@ ATTEMPTS = 3
 PAUSE_S = 1.0
 # What opening a link to a backlog queue may take.
 OPEN_S = 10.0
+# How long the manager waits for a secondary that says nothing, which by itself it does for an hour.
+# Who says that it is busy is still tried again as the manager has it.
+_PATIENCE: Final[dict[str, Any]] = {
+    "connection_timeout": OPEN_S,
+    "read_timeout": OPEN_S,
+    "retry_connect": 0,
+    "retry_read": 0,
+}
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -189,11 +197,11 @@ class _Backlog:
         return last
 
     async def _list(self) -> set[str]:
-        return {queue.name.lower() async for queue in self._manager.list_queues()}
+        return {queue.name.lower() async for queue in self._manager.list_queues(**_PATIENCE)}
 
     async def _create(self, path: str) -> None:
         with suppress(ResourceExistsError):  # another client was faster
-            await self._manager.create_queue(path, **BACKLOG_QUEUE)
+            await self._manager.create_queue(path, **BACKLOG_QUEUE, **_PATIENCE)
             self._made.append(path)
 
     async def _tried(self, act: Callable[[], Awaitable[Any]], what: str) -> Any:
