@@ -224,9 +224,9 @@ def _wrap(sections: Sections, path: str) -> bytes:
         aliases[EXPIRY], fields[_EXPIRY] = fields[_EXPIRY], None
     sections[PROPERTIES] = _encoded(fields)
     annotations = _map(sections.get(ANNOTATIONS))
-    scheduled = annotations.get(_SCHEDULE_ANNOTATION)
+    scheduled = annotations.pop(_SCHEDULE_ANNOTATION, None)
     if _is_whole(scheduled):  # brokers pass over anything else, and home is to do so too
-        aliases[SCHEDULED] = annotations.pop(_SCHEDULE_ANNOTATION)
+        aliases[SCHEDULED] = scheduled
         sections[ANNOTATIONS] = _encoded(annotations) if annotations else b""
     sections[APPLICATION] = _encoded(_map(sections.get(APPLICATION)) | aliases)
     return _join(sections)
