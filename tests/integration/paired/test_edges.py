@@ -132,6 +132,17 @@ async def test_while_diverted_a_size_is_refused_as_the_healthy_entity_refuses_it
     assert len(await peek(pair.secondary.connection_string, path)) == 1
 
 
+async def test_after_something_too_large_to_schedule_the_next_is_scheduled(pair: Pair) -> None:
+    await pair.open()
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    async with pair.sender("brim") as sender:
+        for _ in range(2):
+            with pytest.raises(MessageSizeExceededError):
+                await sender.schedule_messages(ServiceBusMessage(bytes(262_000)), soon)
+            (number,) = await sender.schedule_messages(ServiceBusMessage("x"), soon)
+            await sender.cancel_scheduled_messages(number)
+
+
 async def test_a_batch_that_the_sdk_filled_to_the_brim_is_taken_healthy_or_diverted(
     pair: Pair, faults: FaultClient
 ) -> None:

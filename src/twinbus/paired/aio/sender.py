@@ -244,8 +244,12 @@ class MessageSender(SharedSender):
                 )
             self._last_used = time.monotonic()
             return numbers
-        except ServiceBusError as error:
-            self._note_failure(error)
+        except BaseException as error:
+            if isinstance(error, ServiceBusError):
+                self._note_failure(error)
+            # The link to $management may have ended with it, of which the SDK takes no notice, or
+            # half an answer have been read. Nobody else should find out which.
+            self.drop_link()
             raise
         finally:
             self._turn.release()
