@@ -17,8 +17,8 @@ $(STAMP): requirements.lock requirements-java.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -m twinbus.pipeline.java || $(BIN)/pip install --quiet --require-hashes --requirement requirements-java.lock
-	@$(BIN)/python -m twinbus.pipeline.archive || echo "no archive of Spark's classes; it starts some seconds later"
+	@$(BIN)/python -m twinbus.spark.java || $(BIN)/pip install --quiet --require-hashes --requirement requirements-java.lock
+	@$(BIN)/python -m twinbus.spark.archive || echo "no archive of Spark's classes; it starts some seconds later"
 	@touch $@
 
 # What checks without running goes on beside the tests, which wait much of the time; its words come
@@ -112,6 +112,7 @@ bench-ledger: setup
 generate: setup
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/diagram.py
+	$(BIN)/python tools/architecture.py
 	$(BIN)/python tools/conformance.py
 
 # Whether each statement in docs/conformance.md is held: it is broken on purpose, and its tests must

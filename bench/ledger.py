@@ -34,12 +34,12 @@ from bench.paired import (
     trimmed,
 )
 from bench.results import Figure
+from twinbus.accounts.audit import Audit, Verdict, make_audit
+from twinbus.accounts.bill import make_bill
+from twinbus.accounts.prices import read_tier
+from twinbus.accounts.tables import find
 from twinbus.ledger import FLUSH_INTERVAL_S, FORMAT, LIMIT, MARKER, Ledger
-from twinbus.pipeline.audit import Audit, Verdict, make_audit
-from twinbus.pipeline.cost import make_bill
-from twinbus.pipeline.engine import spark_session
-from twinbus.pipeline.prices import read_tier
-from twinbus.pipeline.tables import find
+from twinbus.spark.engine import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from urllib.parse import quote_plus
 
 from twinbus.amqp.connection import Connection
-from twinbus.amqp.events import (
+from twinbus.amqp.incoming import (
     Closed,
     Confirmation,
     Delivery,

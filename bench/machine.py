@@ -19,7 +19,7 @@ import psutil
 
 from bench import rabbitmq
 from bench.process import ROOT
-from twinbus.pipeline.java import JavaError, find_java
+from twinbus.spark.java import JavaError, find_java
 
 PACKAGES = ("azure-servicebus", "uvloop", "pyspark", "pyarrow", "duckdb")
 

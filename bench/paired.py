@@ -34,7 +34,7 @@ import twinbus
 import twinbus.aio
 from bench.results import Figure
 from twinbus import SendAvailabilityPairedNamespaceOptions
-from twinbus.paired.failover import State
+from twinbus.failover.states import State
 
 BODY = b"x" * 1024
 SINGLES, LISTS, LIST_SIZE = 150, 10, 100

@@ -30,15 +30,15 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from bench.load import Raw, kilobyte_message
 from bench.process import Measured, namespace_toml
 from twinbus import envelope
-from twinbus.amqp.events import Confirmation, Delivery
+from twinbus.amqp.incoming import Confirmation, Delivery
 from twinbus.amqp.performatives import ACCEPTED, encode_disposition
 from twinbus.amqp.session import RECEIVER
 from twinbus.amqp.types import encode
-from twinbus.pipeline import raw
-from twinbus.pipeline.carrier import in_transfers
-from twinbus.pipeline.columns import arrow_schema, record_batch
-from twinbus.pipeline.received import Received
-from twinbus.pipeline.translation import BACKLOG_COLUMNS
+from twinbus.homeward.carrier import in_transfers
+from twinbus.homeward.received import Received
+from twinbus.sdk import raw
+from twinbus.spark.columns import arrow_schema, record_batch
+from twinbus.syphon.translation import BACKLOG_COLUMNS
 
 QUEUES = tuple(envelope.queue_path("bench", index) for index in range(10))
 HOME = "home"

@@ -57,7 +57,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Longest
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of the tests, on two cores."""
-    from twinbus.pipeline.engine import spark_session
+    from twinbus.spark.engine import spark_session
 
     conf = {"spark.sql.shuffle.partitions": "2"}
     session = spark_session("tests", master="local[2,4]", conf=conf, short_run=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.load import kilobyte_message, sas_token
 
 from twinbus.amqp.connection import Connection, Phase
-from twinbus.amqp.events import Delivery, Event, Settlement
+from twinbus.amqp.incoming import Delivery, Event, Settlement
 from twinbus.amqp.message import Properties, with_application_properties
 from twinbus.amqp.performatives import ACCEPTED, Source, Target
 from twinbus.amqp.session import RECEIVER, SENDER, Link

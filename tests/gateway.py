@@ -10,9 +10,9 @@ from importlib.resources import files
 from typing import Any
 from unittest import mock
 
-from twinbus.pipeline.archive import using_option
-from twinbus.pipeline.engine import COMMON, LOCAL, SHORT_RUN
-from twinbus.pipeline.java import find_java
+from twinbus.spark.archive import using_option
+from twinbus.spark.engine import COMMON, LOCAL, SHORT_RUN
+from twinbus.spark.java import find_java
 
 
 class Gateway:
@@ -24,7 +24,7 @@ class Gateway:
         java = find_java()
         settings = {**COMMON, **LOCAL, "spark.sql.shuffle.partitions": "2"}
         words = [f"--conf {key}={value}" for key, value in settings.items()]
-        log4j2 = files("twinbus.pipeline") / "log4j2.properties"
+        log4j2 = files("twinbus.spark") / "log4j2.properties"
         options = f"{using_option(java)} {SHORT_RUN} -Dlog4j2.configurationFile={log4j2}"
         words += ["--master local[2,4]", f'--driver-java-options "{options}"', "pyspark-shell"]
         started = {

@@ -19,7 +19,7 @@ import twinbus.aio
 from tests.brokers import BrokerProcess
 from tests.worlds import Awaitable
 from twinbus import SendAvailabilityPairedNamespaceOptions
-from twinbus.paired.failover import State
+from twinbus.failover.states import State
 
 ZERO = timedelta(0)
 SECOND = timedelta(seconds=1)

@@ -24,10 +24,10 @@ from tests.integration.test_metrics import metrics
 from tests.pairs import certificate
 from tests.unit.pipeline.backlogs import plain
 from twinbus import envelope
-from twinbus.pipeline.carrier import in_transfers
-from twinbus.pipeline.credentials import Secret
-from twinbus.pipeline.links import Links
-from twinbus.pipeline.received import Received
+from twinbus.auth.credentials import Secret
+from twinbus.homeward.carrier import in_transfers
+from twinbus.homeward.received import Received
+from twinbus.sdk.links import Links
 
 START_S = 150.0
 LIMIT = 262_144

@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src/twinbus/paired/aio"
 TARGET = ROOT / "src/twinbus/paired/blocking"
 BY_HAND = {"world.py"}
+# So that a line of a trace, and a tab of an editor, says which of the two it is.
+ENDING = "_blocking"
 
 WORDS = (
     (r"\basync (def|with|for)\b", r"\1"),
@@ -30,7 +32,7 @@ WORDS = (
     (r"\bIdentifyingTransportAsync\b", "IdentifyingTransport"),
     (r"\bazure\.servicebus\.aio\.management\b", "azure.servicebus.management"),
     (r"\bazure\.servicebus\.aio\b", "azure.servicebus"),
-    (r"\btwinbus\.paired\.aio\b", "twinbus.paired.blocking"),
+    (r"\btwinbus\.paired\.aio\.(\w+)\b", rf"twinbus.paired.blocking.\1{ENDING}"),
     (r"Many tasks may\b", "Many threads may"),
     (r"a hundred tasks\b", "a hundred threads"),
     (r"The asyncio shell\. The blocking one is generated from it", "The blocking shell, generated"),
@@ -44,13 +46,17 @@ def blocking(name: str, text: str) -> str:
     return NOTICE.format(name=name) + text
 
 
+def named(name: str) -> str:
+    return name if name == "__init__.py" else name.replace(".py", f"{ENDING}.py")
+
+
 def main() -> int:
     check = "--check" in sys.argv[1:]
     stale = []
     for source in sorted(SOURCE.glob("*.py")):
         if source.name in BY_HAND:
             continue
-        target = TARGET / source.name
+        target = TARGET / named(source.name)
         text = formatted(blocking(source.name, source.read_text()), target)
         if target.exists() and target.read_text() == text:
             continue
@@ -58,7 +64,7 @@ def main() -> int:
         if not check:
             target.write_text(text)
     orphans = {path.name for path in TARGET.glob("*.py")} - {
-        path.name for path in SOURCE.glob("*.py")
+        named(path.name) for path in SOURCE.glob("*.py")
     }
     if check and (stale or orphans):
         names = ", ".join([*stale, *sorted(orphans)])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bench import duck
 from bench import ledger as measured
 from bench.results import Curve, Due, Figure, Result
-from twinbus.pipeline.engine import spark_session
+from twinbus.spark.engine import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
         PairingError,
         TwinbusError,
     )
-    from twinbus.paired.blocking.clients import QueueClient, SubscriptionClient, TopicClient
-    from twinbus.paired.blocking.factory import MessagingFactory
-    from twinbus.paired.blocking.manager import NamespaceManager
-    from twinbus.paired.blocking.receiver import MessageReceiver
-    from twinbus.paired.blocking.sender import MessageSender
+    from twinbus.paired.blocking.clients_blocking import (
+        QueueClient,
+        SubscriptionClient,
+        TopicClient,
+    )
+    from twinbus.paired.blocking.factory_blocking import MessagingFactory
+    from twinbus.paired.blocking.manager_blocking import NamespaceManager
+    from twinbus.paired.blocking.receiver_blocking import MessageReceiver
+    from twinbus.paired.blocking.sender_blocking import MessageSender
     from twinbus.paired.options import (
         PairedNamespaceOptions,
         SendAvailabilityPairedNamespaceOptions,
@@ -50,13 +54,13 @@ _HOMES = {
     "FactoryFaultedError": "twinbus.errors",
     "PairingError": "twinbus.errors",
     "TwinbusError": "twinbus.errors",
-    "QueueClient": "twinbus.paired.blocking.clients",
-    "SubscriptionClient": "twinbus.paired.blocking.clients",
-    "TopicClient": "twinbus.paired.blocking.clients",
-    "MessagingFactory": "twinbus.paired.blocking.factory",
-    "NamespaceManager": "twinbus.paired.blocking.manager",
-    "MessageReceiver": "twinbus.paired.blocking.receiver",
-    "MessageSender": "twinbus.paired.blocking.sender",
+    "QueueClient": "twinbus.paired.blocking.clients_blocking",
+    "SubscriptionClient": "twinbus.paired.blocking.clients_blocking",
+    "TopicClient": "twinbus.paired.blocking.clients_blocking",
+    "MessagingFactory": "twinbus.paired.blocking.factory_blocking",
+    "NamespaceManager": "twinbus.paired.blocking.manager_blocking",
+    "MessageReceiver": "twinbus.paired.blocking.receiver_blocking",
+    "MessageSender": "twinbus.paired.blocking.sender_blocking",
     "PairedNamespaceOptions": "twinbus.paired.options",
     "SendAvailabilityPairedNamespaceOptions": "twinbus.paired.options",
 }

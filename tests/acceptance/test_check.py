@@ -23,7 +23,7 @@ from tests.acceptance.test_durability import drain
 from tests.brokers import BrokerProcess
 from tests.pairs import certificate
 
-from twinbus.amqp.events import Delivery, Settlement
+from twinbus.amqp.incoming import Delivery, Settlement
 from twinbus.amqp.performatives import Accepted
 from twinbus.amqp.session import RECEIVER, SENDER
 from twinbus.broker.inspection import inspect, stores

@@ -19,7 +19,7 @@ from tests.syphons import Namespaces, SyphonProcess, backlog_queues, names, unti
 from tests.unit.pipeline.ledgers import Book
 
 import twinbus
-from twinbus.pipeline.java import find_java
+from twinbus.spark.java import find_java
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(420)]
 

@@ -32,7 +32,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from bench.load import Raw
 from tests.brokers import BrokerProcess
 
-from twinbus.amqp.events import Confirmation, Delivery, Settlement
+from twinbus.amqp.incoming import Confirmation, Delivery, Settlement
 from twinbus.amqp.message import Message, Properties
 from twinbus.amqp.performatives import Accepted
 from twinbus.amqp.session import RECEIVER, SENDER

@@ -17,8 +17,8 @@ from azure.servicebus.exceptions import ServiceBusError
 from tests.pairs import Pair, backlog, peek, properties, two_brokers
 
 from twinbus import BacklogError, PairingError, envelope
+from twinbus.failover.states import State
 from twinbus.paired.events import Diverted, Pinged, Restored, Suspected
-from twinbus.paired.failover import State
 
 WORLDS = pytest.mark.parametrize("kind", ["asyncio", "blocking"])
 QUEUES: dict[str, dict[str, Any]] = {

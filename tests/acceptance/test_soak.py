@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.acceptance.test_drill import DAMAGE, TWINBUS, damage, leftovers, until_said
 
-from twinbus.lab.sender import Journal
+from twinbus.lab.child_sender import Journal
 from twinbus.lab.verdict import Attempt
 
 

@@ -12,7 +12,7 @@ import pyspark
 from tests.unit.pipeline.ledgers import Book
 
 import twinbus
-from twinbus.pipeline.java import find_java
+from twinbus.spark.java import find_java
 
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 MAIN = Path(twinbus.__file__).with_name("__main__.py")

@@ -11,13 +11,13 @@ from bench.load import kilobyte_message
 from tests.conversations import Conversation
 
 from twinbus import envelope
-from twinbus.amqp.events import Delivery
+from twinbus.amqp.incoming import Delivery
 from twinbus.amqp.performatives import ACCEPTED
 from twinbus.amqp.session import RECEIVER, SENDER
 from twinbus.broker.expressions import MessageProperties
 from twinbus.broker.rules import CorrelationFilter, Rule, RuleIndex, SqlFilter
+from twinbus.failover.states import Failover
 from twinbus.ledger import Ledger
-from twinbus.paired.failover import Failover
 
 MESSAGES = 50
 CORRELATION_FILTERS, SQL_FILTERS = 500, 10

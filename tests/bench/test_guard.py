@@ -23,8 +23,8 @@ from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Queue
 from twinbus.broker.rules import RuleIndex
 from twinbus.broker.store import Store
+from twinbus.failover.states import Failover
 from twinbus.ledger import Ledger
-from twinbus.paired.failover import Failover
 
 Opened = Callable[[Path], AbstractContextManager[paths.Work]]
 

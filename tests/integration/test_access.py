@@ -21,7 +21,7 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 from bench.load import Raw, kilobyte_message, parse_connection_string
 from tests.brokers import BrokerProcess, check_stores
 
-from twinbus.amqp.events import Delivery, LinkDetached
+from twinbus.amqp.incoming import Delivery, LinkDetached
 from twinbus.amqp.message import (
     Message,
     Properties,

@@ -14,7 +14,7 @@ import pytest
 from tests.brokers import KEY, BrokerProcess
 from tests.integration.administrators import admin_port, token
 
-from twinbus.broker.faults import KINDS
+from twinbus.broker.fault_kinds import KINDS
 
 
 @pytest.fixture(scope="module")

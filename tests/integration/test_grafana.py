@@ -18,8 +18,8 @@ from tests.blocks import ROOT, blocks
 from tests.brokers import BrokerProcess
 from tests.integration.administrators import ask
 
-from twinbus.pipeline.progress import Progress, ProgressServer
-from twinbus.pipeline.rounds import Outcome, Tally
+from twinbus.homeward.rounds import Outcome, Tally
+from twinbus.syphon.progress import Progress, ProgressServer
 
 ODD = 'orders "in" C:\\new\nline'
 QUEUES: dict[str, dict[str, Any]] = {"orders": {}, "twice": {"requires_duplicate_detection": True}}

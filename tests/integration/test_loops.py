@@ -23,8 +23,8 @@ from tests.worlds import World, receive_some
 from twinbus.amqp.session import RECEIVER
 from twinbus.broker.config import NamespaceConfig
 from twinbus.broker.descriptions import QueueDescription
-from twinbus.broker.listener import AmqpProtocol, Host
 from twinbus.broker.server import Broker, BrokerConfig
+from twinbus.serving.port import AmqpProtocol, Host
 
 
 class PlantedError(Exception):

@@ -15,11 +15,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 
-from twinbus.dashboard import app, watch
+from twinbus.accounts.prices import read_tier
+from twinbus.auth.signature import Key
+from twinbus.dashboard import app
+from twinbus.dashboard import asking as watch
 from twinbus.dashboard.app import Dashboard
-from twinbus.dashboard.watch import Address
-from twinbus.pipeline.prices import read_tier
-from twinbus.signature import Key
+from twinbus.dashboard.asking import Address
 
 GOOD = """\
 # TYPE twinbus_active_messages gauge

@@ -1,41 +1,26 @@
-"""The tables of docs/architecture.md and README.md name every module, and no other."""
+"""What is said of the source's rooms and modules is what is there; each name means one thing."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from tests.blocks import ROOT
 
+from twinbus.pipeline import MOVED
+
 CODE = ROOT / "src" / "twinbus"
-_NAMES = re.compile(r"^\| ((?:`[^`]+`(?:, )?)+) \|", re.MULTILINE)
 
 
-def tables() -> dict[str, str]:
-    """By room, what is said of it."""
-    parts = re.split(r"^## (\w+).*$", (ROOT / "docs" / "architecture.md").read_text(), flags=re.M)
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    return {room: text for room, text in sections.items() if (CODE / room).is_dir()}
-
-
-def named(text: str) -> set[str]:
-    names = re.findall(r"`([^`]+)`", " ".join(_NAMES.findall(text)))
-    return {name for name in names if not name.endswith("/*")}
-
-
-def modules(room: str) -> set[str]:
-    paths = [path.relative_to(CODE / room) for path in (CODE / room).rglob("*.py")]
-    return {
-        str(path.with_suffix(""))
-        for path in paths
-        if path.name != "__init__.py" and path.parts[0] != "blocking"
-    }
-
-
-@pytest.mark.parametrize("room", tables())
-def test_the_table_of_a_room_names_its_modules(room: str) -> None:
-    assert named(tables()[room]) == modules(room)
+def test_the_page_has_the_modules_and_who_imports_whom() -> None:
+    command = [sys.executable, "tools/architecture.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
 
 
 def test_the_readme_lists_what_is_in_the_package() -> None:
@@ -45,5 +30,20 @@ def test_the_readme_lists_what_is_in_the_package() -> None:
 
 
 def is_listed(path: Path) -> bool:
-    # `aio` is but the names of `paired/aio`.
-    return not path.name.startswith("__") and path.name not in ("aio", "py.typed")
+    # `aio` and `pipeline` are but names of what is elsewhere.
+    return not path.name.startswith("__") and path.name not in ("aio", "pipeline", "py.typed")
+
+
+def test_no_file_name_occurs_twice() -> None:
+    """A newcomer finds a room by its name; a command is named after what it starts."""
+    names = Counter(
+        path.name
+        for path in CODE.rglob("*.py")
+        if path.name != "__init__.py" and path.parent.name != "commands"
+    )
+    assert not {name for name, count in names.items() if count > 1}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_moved_is_found_under_its_earlier_name_too(name: str) -> None:
+    assert import_module(f"twinbus.pipeline.{name}") is import_module(MOVED[name])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinbus.signature import Key
+from twinbus.auth.signature import Key
 
 TEXT = "Endpoint=sb://contoso.example.net/;SharedAccessKeyName=root;SharedAccessKey=a2V5PT0="
 

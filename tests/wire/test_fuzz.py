@@ -20,7 +20,7 @@ import pytest
 from tests.unit.amqp.pair import Pair, frames, of_kind, raw_frame
 
 from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER, Connection, Phase
-from twinbus.amqp.events import (
+from twinbus.amqp.incoming import (
     Closed,
     Confirmation,
     Delivery,

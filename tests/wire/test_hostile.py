@@ -31,7 +31,7 @@ from tests.unit.amqp.pair import raw_frame
 from tests.wire.test_fuzz import damaged, pieces
 
 from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER
-from twinbus.amqp.events import Delivery, Event, LinkAttached, LinkDetached, Settlement
+from twinbus.amqp.incoming import Delivery, Event, LinkAttached, LinkDetached, Settlement
 from twinbus.amqp.message import (
     Message,
     Properties,

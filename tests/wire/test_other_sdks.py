@@ -13,7 +13,7 @@ from bench.load import Raw, kilobyte_message
 from tests.brokers import BrokerProcess
 from tests.integration.administrators import ask
 
-from twinbus.amqp.events import (
+from twinbus.amqp.incoming import (
     Closed,
     Confirmation,
     Delivery,

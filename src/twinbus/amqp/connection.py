@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
-from twinbus.amqp.events import Closed, Event, Opened, SessionBegun, SessionEnded
+from twinbus.amqp.incoming import Closed, Event, Opened, SessionBegun, SessionEnded
 from twinbus.amqp.performatives import (
     Begin,
     Close,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from twinbus.amqp.events import (
+from twinbus.amqp.incoming import (
     Confirmation,
     Delivery,
     Event,

@@ -52,7 +52,7 @@ from twinbus.broker.descriptions import (
     check_name,
 )
 from twinbus.broker.entities import Entity, EntityExistsError, EntityNotFoundError
-from twinbus.broker.faults import BUSY, TroubledError
+from twinbus.broker.fault_kinds import BUSY, TroubledError
 from twinbus.broker.markup import AtomError
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done, QueueError

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from twinbus.amqp.connection import Connection, Phase
-from twinbus.amqp.events import (
+from twinbus.amqp.incoming import (
     Closed,
     Delivery,
     Event,
@@ -50,11 +50,7 @@ from twinbus.amqp.performatives import (
 from twinbus.amqp.session import RECEIVER, SENDER, Link, LinkState
 from twinbus.amqp.types import CodecError, Described, Int, Symbol, encode
 from twinbus.broker.access import AccessError
-from twinbus.broker.delivery import ticks
-from twinbus.broker.descriptions import Claim
-from twinbus.broker.entities import EntityDisabledError, NotAllowedError
-from twinbus.broker.grants import Grants
-from twinbus.broker.links import (
+from twinbus.broker.client_links import (
     NO_FILTER,
     SESSION_FILTER,
     Context,
@@ -65,6 +61,10 @@ from twinbus.broker.links import (
     path_of,
     session_filter,
 )
+from twinbus.broker.delivery import ticks
+from twinbus.broker.descriptions import Claim
+from twinbus.broker.entities import EntityDisabledError, NotAllowedError
+from twinbus.broker.grants import Grants
 from twinbus.broker.management import OPERATIONS
 from twinbus.broker.namespace import MAX_MESSAGE_BYTES, MessageError, Namespace, TooLargeError
 from twinbus.broker.queue import Burial, Done, QueueError

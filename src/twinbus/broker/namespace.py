@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
-from twinbus.amqp.events import Event
+from twinbus.amqp.incoming import Event
 from twinbus.amqp.message import Message, typed_properties, with_properties
 from twinbus.amqp.types import CodecError
 from twinbus.broker.aside import LOST
@@ -37,7 +37,7 @@ from twinbus.health import Health
 from twinbus.ledger import LedgerError, Operation
 
 if TYPE_CHECKING:
-    from twinbus.broker.bookkeeper import Bookkeeper
+    from twinbus.broker.served import Bookkeeper
 
 log = logging.getLogger("twinbus.broker")
 

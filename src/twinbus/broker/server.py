@@ -16,20 +16,20 @@ from pathlib import Path
 
 from twinbus.broker.access import ROOT_RULE, new_key, root_rule
 from twinbus.broker.admin import Page, admin_app
-from twinbus.broker.bookkeeper import Bookkeeper
-from twinbus.broker.certificate import self_signed, server_context, write_private
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.entities import Directory, EntityExistsError
-from twinbus.broker.http import HttpFactory
-from twinbus.broker.listener import Address, Clock, Host, listening_socket
 from twinbus.broker.metrics import metrics_page
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
+from twinbus.broker.served import Bookkeeper
 from twinbus.broker.store import Store, held
 from twinbus.broker.trouble import Trouble, no_faults
-from twinbus.broker.websocket import web_app
 from twinbus.ledger import Keeper, Ledger, LedgerError
+from twinbus.serving.certificate import self_signed, server_context, write_private
+from twinbus.serving.http import HttpFactory
+from twinbus.serving.port import Address, Clock, Host, listening_socket
+from twinbus.serving.websocket import web_app
 
 log = logging.getLogger("twinbus.broker")
 

@@ -24,13 +24,14 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from twinbus.amqp.events import Delivery, Event, LinkAttached, LinkFlow, Settlement
+from twinbus.amqp.incoming import Delivery, Event, LinkAttached, LinkFlow, Settlement
 from twinbus.amqp.message import Message
 from twinbus.amqp.session import RECEIVER
 from twinbus.amqp.types import CodecError, Symbol
+from twinbus.broker.client_links import Context, Node, Producer, Receiver, error_of, path_of
 from twinbus.broker.descriptions import Claim
 from twinbus.broker.dialect import MANAGEMENT, Client, payloads_of
-from twinbus.broker.faults import (
+from twinbus.broker.fault_kinds import (
     ANY_FRAGMENT,
     DEFAULT_S,
     KINDS,
@@ -42,12 +43,11 @@ from twinbus.broker.faults import (
     TroubledError,
     fragment_of,
 )
-from twinbus.broker.links import Context, Node, Producer, Receiver, error_of, path_of
-from twinbus.broker.listener import Host
 from twinbus.broker.namespace import Answer
 from twinbus.broker.queue import QueueError
 from twinbus.broker.store import StoreError
 from twinbus.health import each
+from twinbus.serving.port import Host
 
 log = logging.getLogger("twinbus.broker")
 

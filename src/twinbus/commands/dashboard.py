@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from twinbus.auth.signature import Key
 from twinbus.commands.terminal import (
     Certificate,
     Primary,
@@ -21,7 +22,6 @@ from twinbus.commands.terminal import (
     trusting,
 )
 from twinbus.local.pair import DASHBOARD_PORT
-from twinbus.signature import Key
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -75,7 +75,7 @@ def dashboard(
         needed = f"the dashboard needs more packages ({missing[0]})"
         refuse(f"{needed}: pip install 'twinbus[dashboard]'")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    from twinbus.dashboard.server import HOST, listen, serve
+    from twinbus.dashboard.process import HOST, listen, serve
 
     first = _asked("primary", primary or local().primary, primary_admin, certificate)
     second = _asked("secondary", secondary or local().secondary, secondary_admin, certificate)
@@ -92,10 +92,10 @@ def dashboard(
     sys.stdout.flush()
 
     def make() -> ASGIApp:
+        from twinbus.accounts.prices import read_tier
         from twinbus.dashboard.app import Dashboard, dashboard_app
+        from twinbus.dashboard.asking import Address
         from twinbus.dashboard.door import Door
-        from twinbus.dashboard.watch import Address
-        from twinbus.pipeline.prices import read_tier
 
         made = Dashboard(Address(*first), Address(*second), folder, read_tier(tier, prices))
         return dashboard_app(made, Door(bound, token))
@@ -128,7 +128,7 @@ def _check_prices(tier: str, prices: Path | None) -> None:
     """Only what was given can be wrong, and reading prices takes a while to import."""
     if tier == STANDARD and prices is None:
         return
-    from twinbus.pipeline.prices import PriceError, read_tier
+    from twinbus.accounts.prices import PriceError, read_tier
 
     try:
         read_tier(tier, prices)

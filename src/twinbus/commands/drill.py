@@ -108,7 +108,7 @@ def drill(
 
 def _check(faults: tuple[str, ...], primary: str | None, secondary: str | None) -> None:
     """What would otherwise be noticed in the middle of the drill."""
-    from twinbus.broker.faults import KINDS
+    from twinbus.broker.fault_kinds import KINDS
     from twinbus.lab.drill import ALIASES, DISABLE, FREEZE, KILL
 
     known = [KILL, FREEZE, DISABLE, *ALIASES, *KINDS]

@@ -47,7 +47,7 @@ Admin = Annotated[
 
 
 def _kinds() -> list[tuple[str, str]]:
-    from twinbus.broker.faults import KINDS
+    from twinbus.broker.fault_kinds import KINDS
 
     return [(kind.name, kind.text) for kind in KINDS.values()]
 
@@ -128,7 +128,7 @@ def kinds(as_json: Json = False) -> None:
 
     Example: twinbus fault kinds
     """
-    from twinbus.broker.faults import KINDS
+    from twinbus.broker.fault_kinds import KINDS
 
     rows = [
         {

@@ -44,10 +44,10 @@ def backlog(
     """
     from azure.core.exceptions import AzureError
 
+    from twinbus.auth.credentials import Secret
     from twinbus.errors import first_line
-    from twinbus.paired.blocking.manager import NamespaceManager
-    from twinbus.pipeline.credentials import Secret
-    from twinbus.pipeline.waiting import backlog_queues, look
+    from twinbus.operate.waiting import backlog_queues, look
+    from twinbus.paired.blocking.manager_blocking import NamespaceManager
 
     if context.invoked_subcommand is not None:
         return
@@ -89,8 +89,8 @@ def check(
 
     Example: twinbus check --entity orders --entity payments
     """
-    from twinbus.paired.blocking.factory import MessagingFactory
-    from twinbus.paired.blocking.manager import NamespaceManager
+    from twinbus.paired.blocking.factory_blocking import MessagingFactory
+    from twinbus.paired.blocking.manager_blocking import NamespaceManager
     from twinbus.paired.check import Step
     from twinbus.paired.check import check as steps_of
 

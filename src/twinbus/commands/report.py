@@ -27,10 +27,10 @@ from twinbus.ledger import Keeper
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from twinbus.paired.blocking.manager import NamespaceManager
-    from twinbus.pipeline.audit import Seen
-    from twinbus.pipeline.report import Report
-    from twinbus.pipeline.tables import Found
+    from twinbus.accounts.audit import Seen
+    from twinbus.accounts.report import Report
+    from twinbus.accounts.tables import Found
+    from twinbus.paired.blocking.manager_blocking import NamespaceManager
 
 # So many rows go to a terminal; files have them all.
 MOST_LINES = 40
@@ -99,21 +99,21 @@ def cost(
     Example: twinbus cost --forecast --queues 10 --entities 20 --messages-per-day 100000
     --outage-hours 4
     """
-    from twinbus.pipeline.prices import PriceError, read_tier
+    from twinbus.accounts.prices import PriceError, read_tier
 
     try:
         chosen = read_tier(tier, prices)
     except PriceError as error:
         refuse(str(error))
     if forecast:
-        from twinbus.pipeline.forecast import Plan
+        from twinbus.accounts.forecast import Plan
 
         plan = Plan(queues, entities, messages_per_day, outage_hours, factories, clients, syphons)
         _print_forecast(plan, chosen, as_json=as_json)
         return
     with _opened(ledger, output, master, "adding up", kept_by, hidden=as_json) as (spark, found):
-        from twinbus.pipeline.cost import as_dict, make_bill
-        from twinbus.pipeline.report import Report, bill_page
+        from twinbus.accounts.bill import as_dict, make_bill
+        from twinbus.accounts.report import Report, bill_page
 
         bill = make_bill(spark, found, chosen, state)
         table = bill.lines.orderBy("day", "namespace", "entity", "operation", "cause").toArrow()
@@ -170,8 +170,8 @@ def audit(
     Example: twinbus audit --ledger ./ledger --peek "$TWINBUS_SECONDARY" --output audit.html
     """
     with _opened(ledger, output, master, "auditing", kept_by, hidden=as_json) as (spark, found):
-        from twinbus.pipeline.audit import Verdict, as_dict, make_audit
-        from twinbus.pipeline.report import Report, audit_page
+        from twinbus.accounts.audit import Verdict, as_dict, make_audit
+        from twinbus.accounts.report import Report, audit_page
 
         seen = _peek(peek, certificate) if peek else []
         seen += _peek_dead(peek_primary, certificate) if peek_primary else []
@@ -205,8 +205,8 @@ def trace(
     Example: twinbus trace 5f0c2a --ledger ./ledger
     """
     with _opened(ledger, None, master, "looking", None, hidden=as_json) as (spark, found):
-        from twinbus.pipeline.tables import read
-        from twinbus.pipeline.trace import journey
+        from twinbus.accounts.journey import journey
+        from twinbus.accounts.tables import read
 
         steps = journey(read(spark, found), message_id)
     if as_json:
@@ -236,11 +236,11 @@ def _opened(
     hidden: bool,
 ) -> Iterator[tuple[SparkSession, Found]]:
     """Spark and the ledger; whatever the user can put right is a sentence."""
+    from twinbus.accounts.report import check_outputs
+    from twinbus.accounts.tables import find, find_local, local_path
     from twinbus.errors import TwinbusError
     from twinbus.ledger import LedgerError
-    from twinbus.pipeline.engine import EngineError, spark_session
-    from twinbus.pipeline.report import check_outputs
-    from twinbus.pipeline.tables import find, find_local, local_path
+    from twinbus.spark.engine import EngineError, spark_session
 
     ledger = ledger or local().ledger
     if not ledger:
@@ -260,22 +260,22 @@ def _opened(
 
 
 def _write(report: Report, outputs: list[Path] | None) -> None:
-    from twinbus.pipeline.report import write
+    from twinbus.accounts.report import write
 
     for path in outputs or []:
         write(report, path)
 
 
 def _print(document: Any) -> None:
-    from twinbus.pipeline.report import to_json
+    from twinbus.accounts.report import to_json
 
     typer.echo(to_json(document))
 
 
 def _peek(text: str, certificate: Path | None) -> list[Seen]:
-    from twinbus.pipeline.audit import Seen
-    from twinbus.pipeline.credentials import Secret
-    from twinbus.pipeline.waiting import backlog_queues, waiting_ids
+    from twinbus.accounts.audit import Seen
+    from twinbus.auth.credentials import Secret
+    from twinbus.operate.waiting import backlog_queues, waiting_ids
 
     text = connection(text, "--peek", "TWINBUS_SECONDARY")
     with _asking(text, certificate, "secondary") as manager:
@@ -283,9 +283,9 @@ def _peek(text: str, certificate: Path | None) -> list[Seen]:
 
 
 def _peek_dead(text: str, certificate: Path | None) -> list[Seen]:
-    from twinbus.pipeline.audit import Seen
-    from twinbus.pipeline.credentials import Secret
-    from twinbus.pipeline.waiting import dead_ids
+    from twinbus.accounts.audit import Seen
+    from twinbus.auth.credentials import Secret
+    from twinbus.operate.waiting import dead_ids
 
     text = connection(text, "--peek-primary", "TWINBUS_PRIMARY")
     with _asking(text, certificate, "primary") as manager:
@@ -297,7 +297,7 @@ def _asking(text: str, certificate: Path | None, which: str) -> Iterator[Namespa
     from azure.core.exceptions import AzureError
 
     from twinbus.errors import first_line
-    from twinbus.paired.blocking.manager import NamespaceManager
+    from twinbus.paired.blocking.manager_blocking import NamespaceManager
 
     try:
         with NamespaceManager.from_connection_string(
@@ -309,7 +309,7 @@ def _asking(text: str, certificate: Path | None, which: str) -> Iterator[Namespa
 
 
 def _print_forecast(plan: Any, tier: Any, *, as_json: bool) -> None:
-    from twinbus.pipeline.forecast import forecast
+    from twinbus.accounts.forecast import forecast
 
     document = forecast(plan, tier)
     if as_json:
@@ -366,6 +366,6 @@ def _print_torn(document: dict[str, Any]) -> None:
 
 
 def _shown(value: Any) -> str:
-    from twinbus.pipeline.report import shown
+    from twinbus.accounts.report import shown
 
     return shown(value)

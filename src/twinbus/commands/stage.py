@@ -72,7 +72,7 @@ def held(
     import asyncio
 
     from twinbus.errors import TwinbusError
-    from twinbus.pipeline.java import find_java
+    from twinbus.spark.java import find_java
 
     try:
         find_java()  # said now, not after a minute

@@ -32,8 +32,8 @@ from twinbus.commands.terminal import (
 )
 
 if TYPE_CHECKING:
-    from twinbus.pipeline.progress import Snapshot
-    from twinbus.pipeline.syphon import Syphon, SyphonOptions
+    from twinbus.syphon.progress import Snapshot
+    from twinbus.syphon.query import Syphon, SyphonOptions
 
 _PrimaryName = Annotated[
     str | None,
@@ -105,8 +105,8 @@ def syphon(
     _log(verbose)
     with _answering(with_parent) as answer:
         try:
-            from twinbus.pipeline.credentials import Secret
-            from twinbus.pipeline.syphon import SyphonError, SyphonOptions
+            from twinbus.auth.credentials import Secret
+            from twinbus.syphon.query import SyphonError, SyphonOptions
         except ImportError as error:
             refuse(f"the syphon needs more packages ({error.name}): pip install 'twinbus[syphon]'")
         home, away = Secret(primary_of(primary)), Secret(secondary_of(secondary))
@@ -188,9 +188,9 @@ def _queues(
     from azure.servicebus.exceptions import ServiceBusError
 
     from twinbus.errors import first_line
-    from twinbus.pipeline.backlog import find_queues
-    from twinbus.pipeline.backlog import primary_name as name_of
-    from twinbus.pipeline.links import Links
+    from twinbus.operate.backlog import find_queues
+    from twinbus.operate.backlog import primary_name as name_of
+    from twinbus.sdk.links import Links
 
     name = name or name_of(primary)
     kept = Links()
@@ -211,8 +211,8 @@ def _queues(
 
 def _start(options: SyphonOptions, master: str | None, tell: Callable[[Snapshot], None]) -> Syphon:
     from twinbus.errors import TwinbusError
-    from twinbus.pipeline.engine import spark_session
-    from twinbus.pipeline.syphon import SETTINGS, Syphon
+    from twinbus.spark.engine import spark_session
+    from twinbus.syphon.query import SETTINGS, Syphon
 
     try:
         spark = spark_session("twinbus syphon", master=master, conf=SETTINGS, short_run=True)
@@ -229,8 +229,8 @@ def _run(
     answer: Callable[[str], None],
 ) -> bool:
     """Until it is stopped, or the backlog is empty; whether it is."""
-    from twinbus.paired.syphon import RUNS
-    from twinbus.pipeline.progress import ProgressServer
+    from twinbus.paired.syphon_process import RUNS
+    from twinbus.syphon.progress import ProgressServer
 
     server = None
     if http_port is not None:
@@ -365,11 +365,11 @@ def redrive(
     """
     from azure.servicebus.exceptions import ServiceBusError
 
+    from twinbus.auth.credentials import Secret
     from twinbus.errors import first_line
-    from twinbus.pipeline.backlog import find_queues
-    from twinbus.pipeline.backlog import redrive as send_again
-    from twinbus.pipeline.credentials import Secret
-    from twinbus.pipeline.links import Links
+    from twinbus.operate.backlog import find_queues
+    from twinbus.operate.backlog import redrive as send_again
+    from twinbus.sdk.links import Links
 
     away = Secret(secondary_of(secondary))
     if not queue and not primary_name:

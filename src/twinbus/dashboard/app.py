@@ -21,16 +21,16 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from twinbus.dashboard.bill import running_bill
-from twinbus.dashboard.books import Books
+from twinbus.accounts.prices import Tier
+from twinbus.dashboard.asking import Address, RefusedError, Watched
 from twinbus.dashboard.chronicle import Chronicle
 from twinbus.dashboard.door import HEADERS, Door, Knock, Verdict
 from twinbus.dashboard.rates import Rates
 from twinbus.dashboard.readings import UnreadableError
+from twinbus.dashboard.running_bill import running_bill
+from twinbus.dashboard.shelf import Books
 from twinbus.dashboard.view import Document, LedgerState, document
-from twinbus.dashboard.watch import Address, RefusedError, Watched
 from twinbus.health import Health
-from twinbus.pipeline.prices import Tier
 
 log = logging.getLogger("twinbus.dashboard")
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from twinbus.accounts.outages import Mark, Outage, find_outages
 from twinbus.dashboard.readings import home_of
 from twinbus.ledger import MARKS, Cause, Operation
-from twinbus.pipeline.outages import Mark, Outage, find_outages
 
 if TYPE_CHECKING:
     import pyarrow as pa

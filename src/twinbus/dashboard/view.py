@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from twinbus.dashboard.asking import DOWN, UNREADABLE, UP, Watched
 from twinbus.dashboard.chronicle import DIVERTED, HEALTHY, SUSPECT, Chronicle
 from twinbus.dashboard.rates import Rates
 from twinbus.dashboard.readings import Numbers, Reading
-from twinbus.dashboard.watch import DOWN, UNREADABLE, UP, Watched
 
 COMING_HOME: Final = "coming home"  # its senders send to it again, and messages still wait for it
 UNREPORTED: Final = "no report"  # no sender that keeps this ledger has sent to it

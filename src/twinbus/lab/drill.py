@@ -28,6 +28,7 @@ from azure.servicebus.management import EntityStatus
 import twinbus
 import twinbus.aio
 from twinbus import SendAvailabilityPairedNamespaceOptions
+from twinbus.auth.credentials import Secret
 from twinbus.envelope import queue_path
 from twinbus.errors import TwinbusError
 from twinbus.lab.faults import FaultClient, FaultError
@@ -37,14 +38,13 @@ from twinbus.lab.timeline import Timeline
 from twinbus.lab.traffic import Entity, History, Receivers, Senders, create, entities
 from twinbus.lab.verdict import Verdict, judge
 from twinbus.ledger import Ledger
+from twinbus.operate.waiting import waiting_ids
 from twinbus.paired.events import Diverted, MessagesDiverted, PairingEvent, Restored
-from twinbus.pipeline.credentials import Secret
-from twinbus.pipeline.waiting import waiting_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from twinbus.pipeline.syphon import Syphon
+    from twinbus.syphon.query import Syphon
 
 # Faults that are not a broker's own.
 KILL, FREEZE, DISABLE = "kill", "freeze", "disable"
@@ -267,7 +267,7 @@ class Drill:
     # ------------------------------------------------------------ home
 
     async def _bring_home(self, spark: SparkSession) -> None:
-        from twinbus.pipeline.syphon import Syphon, SyphonOptions
+        from twinbus.syphon.query import Syphon, SyphonOptions
 
         self._enter("the syphon moves the backlog home")
         queues = tuple(queue_path(self._name, index) for index in range(BACKLOG_QUEUES))
@@ -363,8 +363,8 @@ def _as_async(act: Callable[[], None]) -> Callable[[], Any]:
 
 
 def _spark() -> SparkSession:
-    from twinbus.pipeline.engine import spark_session
-    from twinbus.pipeline.syphon import SETTINGS
+    from twinbus.spark.engine import spark_session
+    from twinbus.syphon.query import SETTINGS
 
     return spark_session("twinbus drill", conf=SETTINGS, short_run=True)
 
@@ -378,13 +378,13 @@ async def _stop_spark(starting: asyncio.Task[SparkSession]) -> None:
 
 def _reports(spark: SparkSession, ledger: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The audit and the bill of the drill's own ledger."""
-    from twinbus.pipeline.audit import as_dict as audit_dict
-    from twinbus.pipeline.audit import make_audit
-    from twinbus.pipeline.cost import as_dict as bill_dict
-    from twinbus.pipeline.cost import make_bill
-    from twinbus.pipeline.prices import read_tier
-    from twinbus.pipeline.report import to_json
-    from twinbus.pipeline.tables import find
+    from twinbus.accounts.audit import as_dict as audit_dict
+    from twinbus.accounts.audit import make_audit
+    from twinbus.accounts.bill import as_dict as bill_dict
+    from twinbus.accounts.bill import make_bill
+    from twinbus.accounts.prices import read_tier
+    from twinbus.accounts.report import to_json
+    from twinbus.accounts.tables import find
 
     found = find(spark, str(ledger))
     # All receivers keep the ledger, so it is not enough that the primary took a message.

@@ -23,8 +23,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from twinbus.auth.signature import Key
 from twinbus.errors import TwinbusError
-from twinbus.signature import Key
 
 TIMEOUT_S = 10.0
 

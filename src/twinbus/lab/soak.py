@@ -32,19 +32,19 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 import twinbus
+from twinbus.auth.credentials import Secret
 from twinbus.envelope import queue_path
 from twinbus.errors import TwinbusError
+from twinbus.lab.child_sender import BACKLOG_QUEUES, read_journal
 from twinbus.lab.faults import FaultClient, FaultError
 from twinbus.lab.folder import work_folder
 from twinbus.lab.namespaces import LocalNamespace, NamespaceError
 from twinbus.lab.plan import KINDS, Trouble, make_plan
 from twinbus.lab.proxy import Proxy
-from twinbus.lab.sender import BACKLOG_QUEUES, read_journal
 from twinbus.lab.timeline import Timeline
 from twinbus.lab.traffic import History, Receivers, create, entities, ids_in
 from twinbus.lab.verdict import Verdict, judge
-from twinbus.pipeline.credentials import Secret
-from twinbus.pipeline.waiting import waiting_ids
+from twinbus.operate.waiting import waiting_ids
 
 # How long it may take, when all trouble is over, until everything is home.
 HOME_S: Final = 300.0
@@ -222,7 +222,7 @@ class Soak:
         self._senders = []
         for index in range(options.senders):
             command = (
-                *(sys.executable, "-m", "twinbus.lab.sender", "--index", str(index)),
+                *(sys.executable, "-m", "twinbus.lab.child_sender", "--index", str(index)),
                 *("--seed", str(options.seed), "--journal", str(self._journal(index))),
                 *("--name", self._name, "--pause-s", str(options.pause_s)),
             )
@@ -463,7 +463,7 @@ def _python_workers(driver: int | None) -> list[psutil.Process]:
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    return "twinbus.pipeline.daemon" in process.cmdline()
+    return "twinbus.spark.daemon" in process.cmdline()
 
 
 async def _nothing() -> None:

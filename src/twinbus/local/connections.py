@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from twinbus.local.processes import write_private
+from twinbus.processes import write_private
 
 FOLDER: Final = ".twinbus"
 FOLDER_VARIABLE: Final = "TWINBUS_FOLDER"

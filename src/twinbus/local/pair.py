@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from twinbus.local import connections, processes
+from twinbus import processes
+from twinbus.local import connections
 from twinbus.local.connections import Connections
-from twinbus.local.processes import StartError, Starting
+from twinbus.processes import StartError, Starting
 
 PRIMARY, SECONDARY, DASHBOARD = PARTS = ("primary", "secondary", "dashboard")
 NAMESPACES: Final = (PRIMARY, SECONDARY)

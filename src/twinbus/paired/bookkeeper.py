@@ -22,9 +22,9 @@ from azure.servicebus._common.constants import (
 )
 
 from twinbus.envelope import id_of, is_backlog_path
+from twinbus.failover.states import State
 from twinbus.health import Health
 from twinbus.ledger import Cause, Ledger, Operation, units
-from twinbus.paired.failover import State
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch, size_of
 
 # Looked up once: to find a member of an enum takes longer than to use it.

@@ -10,10 +10,10 @@ from datetime import timedelta
 from azure.servicebus.exceptions import MessagingEntityNotFoundError
 
 from twinbus.errors import TwinbusError, first_line
-from twinbus.paired.blocking.factory import MessagingFactory
-from twinbus.paired.blocking.manager import NamespaceManager
-from twinbus.paired.blocking.pinger import Pinger
-from twinbus.paired.blocking.world import Crew
+from twinbus.paired.blocking.factory_blocking import MessagingFactory
+from twinbus.paired.blocking.manager_blocking import NamespaceManager
+from twinbus.paired.blocking.pinger_blocking import Pinger
+from twinbus.paired.blocking.world_blocking import Crew
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 
 # No entity has this name; that the primary says so shows that it is there and knows us.

@@ -11,8 +11,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from tests.unit.pipeline.ledgers import Book
 
-from twinbus.pipeline import audit, cost
-from twinbus.pipeline.tables import find, read
+from twinbus.accounts import audit
+from twinbus.accounts import bill as cost
+from twinbus.accounts.tables import find, read
 
 
 def records(spark: SparkSession, folder: Path) -> DataFrame:

@@ -25,8 +25,8 @@ from tests.brokers import KEY, BrokerProcess
 from tests.integration.administrators import admin_port
 from tests.pairs import Pair, backlog, certificate, peek
 
+from twinbus.failover.states import State
 from twinbus.lab.faults import FaultClient
-from twinbus.paired.failover import State
 from twinbus.paired.ping import CONTENT_TYPE
 
 _NAMES = ("sized", "mute", "silent", "shut", "busy", "lone", "twice", "brim")

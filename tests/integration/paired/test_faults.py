@@ -25,11 +25,11 @@ from tests.integration.administrators import admin_port
 from tests.pairs import SECOND, Pair, backlog, peek
 
 from twinbus import BacklogError
+from twinbus.failover.states import State
 from twinbus.lab.faults import FaultClient
 from twinbus.paired.aio import pinger as aio_pinger
-from twinbus.paired.blocking import pinger as blocking_pinger
+from twinbus.paired.blocking import pinger_blocking as blocking_pinger
 from twinbus.paired.events import BacklogQueueOut, Diverted, Pinged, Suspected
-from twinbus.paired.failover import State
 
 _NAMES = ("busy", "refused", "other", "mute", "failing", "moving", "far", "gone", "all")
 QUEUES: dict[str, dict[str, Any]] = {name: {} for name in _NAMES}

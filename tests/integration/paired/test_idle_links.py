@@ -12,7 +12,7 @@ from tests.brokers import BrokerProcess
 from tests.pairs import Pair, peek
 from tests.worlds import World
 
-from twinbus.paired.failover import State
+from twinbus.failover.states import State
 
 IDLE_S = 2
 # The broker looks every two seconds.

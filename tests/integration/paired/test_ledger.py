@@ -19,8 +19,8 @@ from tests.brokers import BrokerProcess
 from tests.pairs import Pair, certificate
 
 from twinbus import PairingError
+from twinbus.failover.states import State
 from twinbus.ledger import MARKS, Ledger
-from twinbus.paired.failover import State
 
 
 @pytest.fixture(scope="module")

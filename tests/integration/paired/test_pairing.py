@@ -25,8 +25,8 @@ from tests.pairs import Pair, backlog, certificate, peek
 from tests.syphons import stand_in
 
 from twinbus import FactoryFaultedError, PairingError
+from twinbus.failover.states import State
 from twinbus.paired.events import BacklogQueueOut, Closed, Faulted
-from twinbus.paired.failover import State
 
 BACKLOG = "x-servicebus-transfer"
 # What the documents set of a backlog queue.
@@ -276,7 +276,7 @@ async def test_closing_one_factory_faults_the_other_after_five_seconds(
 ) -> None:
     """In an application that hosts the syphon."""
     script = stand_in(tmp_path, "echo the syphon runs", "read end_of_input")
-    monkeypatch.setattr("twinbus.paired.syphon.sys", SimpleNamespace(executable=script))
+    monkeypatch.setattr("twinbus.paired.syphon_process.sys", SimpleNamespace(executable=script))
     await pair.open(enable_syphon=True)
     seen: list[Any] = []
     pair.backup.add_listener(seen.append)

@@ -30,7 +30,7 @@ import twinbus
 import twinbus.aio
 from twinbus import FactoryFaultedError, PairingError
 from twinbus.paired.aio import setup as aio_setup
-from twinbus.paired.blocking import setup as blocking_setup
+from twinbus.paired.blocking import setup_blocking as blocking_setup
 from twinbus.paired.events import Closed, SyphonEnded, SyphonStarted
 
 RUNS = ("echo the syphon runs", "read end_of_input")
@@ -67,7 +67,7 @@ def syphon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def begin(*lines: str) -> None:
         script = SimpleNamespace(executable=stand_in(tmp_path, *lines))
-        monkeypatch.setattr("twinbus.paired.syphon.sys", script)
+        monkeypatch.setattr("twinbus.paired.syphon_process.sys", script)
 
     return begin
 

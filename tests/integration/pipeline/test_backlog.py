@@ -13,13 +13,13 @@ from tests.unit.pipeline.backlogs import ODD, UNREADABLE, plain
 
 from twinbus import envelope
 from twinbus.amqp.types import encode_list
+from twinbus.auth.credentials import Secret
 from twinbus.envelope import identity_of, queue_path
+from twinbus.operate.backlog import DEAD_LETTERS, USUAL, find_queues, last_number, redrive
+from twinbus.operate.waiting import NO_DESTINATION, look, waiting_ids
 from twinbus.paired.options import DEFAULT_BACKLOG_QUEUE_COUNT
-from twinbus.pipeline.backlog import DEAD_LETTERS, USUAL, find_queues, last_number, redrive
-from twinbus.pipeline.credentials import Secret
-from twinbus.pipeline.links import Links
-from twinbus.pipeline.raw import _text
-from twinbus.pipeline.waiting import NO_DESTINATION, look, waiting_ids
+from twinbus.sdk.links import Links
+from twinbus.sdk.raw import _text
 
 GAPS = (0, 1, 6, 9, 10, 11, 13)
 QUEUES: dict[str, dict[str, Any]] = {

@@ -13,8 +13,8 @@ import pytest
 from tests.brokers import KEY, BrokerProcess
 from tests.unit.pipeline.backlogs import plain
 
-from twinbus.pipeline.credentials import Secret
-from twinbus.pipeline.links import Links
+from twinbus.auth.credentials import Secret
+from twinbus.sdk.links import Links
 
 pytestmark = pytest.mark.timeout(420)
 WAYS = ("option", "environment", "provider")
@@ -24,8 +24,8 @@ QUEUES: dict[str, dict[str, Any]] = {f"{name}-{way}": {} for name in ("from", "t
 SCRIPT = """
 import json, os, sys, time, urllib.request, uuid
 from pathlib import Path
-from twinbus.pipeline.engine import spark_session
-from twinbus.pipeline.source import ServiceBusSource
+from twinbus.spark.engine import spark_session
+from twinbus.spark.source import ServiceBusSource
 
 folder = Path(sys.argv[1])
 connection = os.environ["BUS"]

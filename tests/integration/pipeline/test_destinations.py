@@ -15,12 +15,12 @@ from tests.syphons import Namespaces, backlog_queues, names, until
 from tests.unit.pipeline.backlogs import DATA, ODD, UNREADABLE, otherwise, plain
 
 from twinbus import envelope
+from twinbus.auth.credentials import Secret
 from twinbus.broker.inspection import stores
+from twinbus.homeward.rounds import BUSY_S, Tally
 from twinbus.lab.faults import FaultClient
-from twinbus.pipeline.credentials import Secret
-from twinbus.pipeline.rounds import BUSY_S, Tally
-from twinbus.pipeline.syphon import Syphon, SyphonOptions
-from twinbus.pipeline.translation import TimeToLive
+from twinbus.syphon.query import Syphon, SyphonOptions
+from twinbus.syphon.translation import TimeToLive
 
 THROTTLED_S = 3.0
 

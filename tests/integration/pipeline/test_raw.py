@@ -21,12 +21,12 @@ from tests.integration.test_metrics import metrics
 from tests.unit.pipeline.backlogs import plain
 
 from twinbus.amqp.message import Message
+from twinbus.auth.credentials import Secret, client_of
 from twinbus.envelope import identity_of, unstamped
 from twinbus.lab.proxy import Proxy
-from twinbus.pipeline import raw
-from twinbus.pipeline.credentials import Secret, client_of
-from twinbus.pipeline.raw import RawReceiver, RawSender, receiver, sender
-from twinbus.pipeline.watch import Watch
+from twinbus.sdk import raw
+from twinbus.sdk.raw import RawReceiver, RawSender, receiver, sender
+from twinbus.spark.watch import Watch
 
 _NAMES = (
     *("taking", "draining", "watching", "deleting", "settling", "halving", "peeking"),
@@ -296,8 +296,8 @@ def test_a_queue_that_is_not_there_is_the_sdks_own_error(lines: Lines) -> None:
 async def test_a_connection_lost_without_a_word_is_noticed_and_a_quiet_one_is_kept(
     lines: Lines, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twinbus.pipeline.raw.IDLE_S", 6.0)
-    monkeypatch.setattr("twinbus.pipeline.watch.UPKEEP_S", 0.5)
+    monkeypatch.setattr("twinbus.sdk.raw.IDLE_S", 6.0)
+    monkeypatch.setattr("twinbus.spark.watch.UPKEEP_S", 0.5)
     asked: list[str] = []
     async with Proxy("localhost", broker.port) as proxy:
         far = Lines(broker.connection_string.replace(f":{broker.port}", f":{proxy.port}"))

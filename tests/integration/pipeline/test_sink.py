@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from tests.brokers import BrokerProcess
 from tests.unit.pipeline.backlogs import plain
 
+from twinbus.auth.credentials import Secret
 from twinbus.envelope import identity_of
-from twinbus.pipeline.credentials import Secret
-from twinbus.pipeline.links import Links
-from twinbus.pipeline.sink import UNREADABLE, BatchWriter, SinkError, SinkOptions
-from twinbus.pipeline.source import ServiceBusSource
+from twinbus.sdk.links import Links
+from twinbus.spark.sink import UNREADABLE, BatchWriter, SinkError, SinkOptions
+from twinbus.spark.source import ServiceBusSource
 
 pytestmark = pytest.mark.timeout(300)
 QUEUES: dict[str, dict[str, Any]] = {

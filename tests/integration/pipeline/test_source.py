@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.brokers import BrokerProcess
 from tests.unit.pipeline.backlogs import ODD, STRANGE, UNREADABLE, otherwise, plain
 
+from twinbus.auth.credentials import Secret
 from twinbus.envelope import identity_of
-from twinbus.pipeline.columns import COLUMNS
-from twinbus.pipeline.credentials import Secret
-from twinbus.pipeline.links import Links
-from twinbus.pipeline.source import ServiceBusSource
+from twinbus.sdk.links import Links
+from twinbus.spark.columns import COLUMNS
+from twinbus.spark.source import ServiceBusSource
 
 pytestmark = pytest.mark.timeout(300)
 QUEUES: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER, Connection
-from twinbus.amqp.events import Event, LinkAttached, SessionBegun
+from twinbus.amqp.incoming import Event, LinkAttached, SessionBegun
 from twinbus.amqp.performatives import Source, Target
 from twinbus.amqp.session import SENDER, Link, Session
 from twinbus.amqp.types import decode

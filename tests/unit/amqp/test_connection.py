@@ -14,7 +14,7 @@ from twinbus.amqp.connection import (
     Connection,
     Phase,
 )
-from twinbus.amqp.events import (
+from twinbus.amqp.incoming import (
     Closed,
     Confirmation,
     Delivery,

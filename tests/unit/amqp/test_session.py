@@ -8,7 +8,7 @@ import pytest
 from tests.unit.amqp.pair import Pair, bodies, frames, of_kind, raw_frame
 
 from twinbus.amqp.connection import Phase
-from twinbus.amqp.events import (
+from twinbus.amqp.incoming import (
     Confirmation,
     Delivery,
     LinkAttached,

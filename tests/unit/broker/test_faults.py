@@ -13,7 +13,7 @@ import pytest
 from tests.conversations import NOW, Conversation
 
 from twinbus.amqp.session import RECEIVER, SENDER
-from twinbus.broker.faults import (
+from twinbus.broker.fault_kinds import (
     ANY_FRAGMENT,
     FRAGMENTS,
     KINDS,

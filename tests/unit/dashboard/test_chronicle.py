@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tests.unit.pipeline.ledgers import BACKLOG, PRIMARY, Book, at
 
-from twinbus.dashboard.bill import running_bill
-from twinbus.dashboard.books import Books
+from twinbus.accounts.prices import read_tier
 from twinbus.dashboard.chronicle import DIVERTED, HEALTHY, QUIET_S, SUSPECT, Chronicle, Waiting
-from twinbus.pipeline.prices import read_tier
+from twinbus.dashboard.running_bill import running_bill
+from twinbus.dashboard.shelf import Books
 
 NOON = "11-18 12:00"
 NOW = at("11-18 12:05") - 60

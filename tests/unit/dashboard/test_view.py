@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from tests.unit.pipeline.ledgers import BACKLOG, PRIMARY, Book, at
 
-from twinbus.dashboard.books import Books
+from twinbus.auth.signature import Key
+from twinbus.dashboard.asking import DOWN, UNREADABLE, UP, Address, Watched
 from twinbus.dashboard.chronicle import Chronicle
 from twinbus.dashboard.rates import Rates
 from twinbus.dashboard.readings import Reading
+from twinbus.dashboard.shelf import Books
 from twinbus.dashboard.view import LedgerState, document
-from twinbus.dashboard.watch import DOWN, UNREADABLE, UP, Address, Watched
-from twinbus.signature import Key
 
 NOW = at("11-18 12:05")
 

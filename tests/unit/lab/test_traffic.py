@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from twinbus.lab.sender import Journal, read_journal
+from twinbus.lab.child_sender import Journal, read_journal
 from twinbus.lab.traffic import History
 from twinbus.lab.verdict import Attempt, Receipt
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.envelope import is_backlog_path, namespace_name, queue_path
-from twinbus.paired.backlog import Rotation
+from twinbus.failover.rotation import Rotation
 
 QUEUES = [queue_path("contoso", index) for index in range(10)]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinbus.paired.failover import (
+from twinbus.failover.states import (
     TRANSITIONS,
     Event,
     Failover,

@@ -17,7 +17,7 @@ from twinbus.aio import MessagingFactory
 from twinbus.paired.aio import link as link_module
 from twinbus.paired.aio import pairing as pairing_module
 from twinbus.paired.aio.link import SharedSender, plain_sender
-from twinbus.paired.blocking import world as threads
+from twinbus.paired.blocking import world_blocking as threads
 
 
 class Reader:

@@ -32,6 +32,7 @@ import twinbus
 from twinbus import BacklogError, FactoryFaultedError
 from twinbus.amqp.message import Message, application_properties
 from twinbus.classifier import Verdict
+from twinbus.failover.states import State
 from twinbus.paired.aio import busy as busy_module
 from twinbus.paired.aio import sender as sender_module
 from twinbus.paired.aio.busy import BUSY_S
@@ -46,7 +47,6 @@ from twinbus.paired.events import (
     Restored,
     Suspected,
 )
-from twinbus.paired.failover import State
 from twinbus.paired.ping import ping_message
 
 SEND = ServiceBusMessage("x")

@@ -21,6 +21,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 from tests.unit.paired.fakes import CONNECTION, make_pair, raising
 
 from twinbus import MessagingFactory, NamespaceManager, SendAvailabilityPairedNamespaceOptions
+from twinbus.failover.states import State
 from twinbus.ledger import Ledger
 from twinbus.paired import telemetry
 from twinbus.paired.aio import keeper as keeper_module
@@ -31,12 +32,11 @@ from twinbus.paired.aio.gatherer import Gatherer
 from twinbus.paired.aio.keeper import Keeper
 from twinbus.paired.aio.link import SharedSender
 from twinbus.paired.aio.world import Crew
-from twinbus.paired.blocking import gatherer as blocking_gatherer
-from twinbus.paired.blocking import link as blocking_link
-from twinbus.paired.blocking import world as threads
-from twinbus.paired.blocking.pairing import Pairing
+from twinbus.paired.blocking import gatherer_blocking as blocking_gatherer
+from twinbus.paired.blocking import link_blocking as blocking_link
+from twinbus.paired.blocking import world_blocking as threads
+from twinbus.paired.blocking.pairing_blocking import Pairing
 from twinbus.paired.events import Pinged, SyphonEnded, SyphonStarted
-from twinbus.paired.failover import State
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, single
 
 SEND = ServiceBusMessage("x")

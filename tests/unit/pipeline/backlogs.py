@@ -11,9 +11,9 @@ from twinbus import envelope
 from twinbus.amqp.types import Symbol, UInt, encode, encode_list, encode_map
 from twinbus.envelope import identity_of
 from twinbus.errors import EnvelopeError
-from twinbus.pipeline.carrier import Carrier, Row
-from twinbus.pipeline.received import Received
-from twinbus.pipeline.rounds import Destinations, Tally
+from twinbus.homeward.carrier import Carrier, Row
+from twinbus.homeward.received import Received
+from twinbus.homeward.rounds import Destinations, Tally
 
 LOCK_MS = 60_000
 LIMIT = 262_144

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.unit.pipeline.ledgers import Book
 
-from twinbus.pipeline.audit import Audit, Seen, Verdict, as_dict, make_audit
-from twinbus.pipeline.outages import Mark, Outage, find_outages
-from twinbus.pipeline.tables import find, read
-from twinbus.pipeline.trace import journey
+from twinbus.accounts.audit import Audit, Seen, Verdict, as_dict, make_audit
+from twinbus.accounts.journey import journey
+from twinbus.accounts.outages import Mark, Outage, find_outages
+from twinbus.accounts.tables import find, read
 
 
 def audit(spark: SparkSession, folder: Path, *seen: Seen, **more: Any) -> Audit:

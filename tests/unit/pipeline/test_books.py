@@ -9,10 +9,10 @@ import pyarrow.dataset as ds
 
 from twinbus import envelope
 from twinbus.amqp.message import Properties
+from twinbus.auth.credentials import Secret
+from twinbus.homeward.carrier import Row
 from twinbus.ledger import Operation
-from twinbus.pipeline.books import Books
-from twinbus.pipeline.carrier import Row
-from twinbus.pipeline.credentials import Secret
+from twinbus.syphon.books import Books
 
 HOME = Secret("Endpoint=sb://home.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k")
 AWAY = Secret("Endpoint=sb://away.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k")

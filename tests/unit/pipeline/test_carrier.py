@@ -27,7 +27,7 @@ from tests.unit.test_envelope import damaged
 
 from twinbus import envelope
 from twinbus.amqp.types import encode_list
-from twinbus.pipeline.carrier import (
+from twinbus.homeward.carrier import (
     MOST_AT_ONCE,
     PARTS_MS,
     RENEW_AT,
@@ -37,8 +37,8 @@ from twinbus.pipeline.carrier import (
     UnavailableError,
     in_transfers,
 )
-from twinbus.pipeline.raw import batch_of
-from twinbus.pipeline.rounds import Destinations, Hold, Orders, Outcome, Tally
+from twinbus.homeward.rounds import Destinations, Hold, Orders, Outcome, Tally
+from twinbus.sdk.raw import batch_of
 
 Q = "contoso/x-servicebus-transfer/0"
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from tests.unit.test_envelope import damaged, messages
 
 from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, encode_list, encode_map
-from twinbus.pipeline.columns import COLUMNS, arrow_schema, ddl, record_batch
-from twinbus.pipeline.received import Received
+from twinbus.homeward.received import Received
+from twinbus.spark.columns import COLUMNS, arrow_schema, ddl, record_batch
 
 TOKEN = UUID(int=7)
 SEQUENCE = Symbol("x-opt-sequence-number")

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.unit.pipeline.ledgers import Book
 
+from twinbus.accounts.bill import Bill, as_dict, make_bill
+from twinbus.accounts.prices import read_tier
+from twinbus.accounts.tables import find
 from twinbus.ledger import Keeper, LedgerError
-from twinbus.pipeline.cost import Bill, as_dict, make_bill
-from twinbus.pipeline.prices import read_tier
-from twinbus.pipeline.tables import find
 
 STANDARD = read_tier("standard")
 M = 1_000_000
@@ -145,7 +145,7 @@ def test_a_torn_file_is_passed_over_and_named(spark: SparkSession, tmp_path: Pat
 
 
 def test_any_store_that_spark_reads_will_do(spark: SparkSession, tmp_path: Path) -> None:
-    from twinbus.pipeline.tables import _find_remote
+    from twinbus.accounts.tables import _find_remote
 
     with Book(tmp_path) as book:
         book.plain("11-18 08:00", "send", "normal", 5)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from twinbus.pipeline.engine import is_submitted, spark_session
+from twinbus.spark.engine import is_submitted, spark_session
 
 TALKATIVE = """
-from twinbus.pipeline.engine import spark_session
+from twinbus.spark.engine import spark_session
 spark = spark_session("quiet", master="local[1,4]", short_run=True)
 print(spark.range(5).count(), spark.conf.get("spark.sql.session.timeZone"))
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twinbus.errors import TwinbusError
-from twinbus.pipeline.java import JavaError, cache_folder, find_java, parse_version, shim
+from twinbus.spark.java import JavaError, cache_folder, find_java, parse_version, shim
 
 
 @pytest.mark.parametrize(

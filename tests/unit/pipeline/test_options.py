@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import typer.main
 
+from twinbus.auth.credentials import CredentialError, Secret
 from twinbus.cli import app
-from twinbus.pipeline.credentials import CredentialError, Secret
-from twinbus.pipeline.source import OptionError, SourceOptions
-from twinbus.pipeline.syphon import SyphonError, SyphonOptions
+from twinbus.spark.source import OptionError, SourceOptions
+from twinbus.syphon.query import SyphonError, SyphonOptions
 
 CONNECTION = (
     "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=c2VjcmV0"

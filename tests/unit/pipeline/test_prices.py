@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.pipeline.forecast import Plan, forecast
-from twinbus.pipeline.prices import PriceError, read_tier
+from twinbus.accounts.forecast import Plan, forecast
+from twinbus.accounts.prices import PriceError, read_tier
 
 STANDARD = read_tier("standard")
 M = 1_000_000

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.pipeline import troubles
-from twinbus.pipeline.progress import (
+from twinbus.homeward.rounds import Outcome, Tally
+from twinbus.spark import troubles
+from twinbus.syphon.progress import (
     Count,
     Listener,
     Progress,
@@ -19,7 +20,6 @@ from twinbus.pipeline.progress import (
     Snapshot,
     prometheus_text,
 )
-from twinbus.pipeline.rounds import Outcome, Tally
 
 
 def tally(outcome: Outcome, messages: int, destination: str = "orders", error: str = "") -> Tally:

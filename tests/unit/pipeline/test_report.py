@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from twinbus.pipeline.report import COLOURS, stacked_bars, table, time_line
+from twinbus.accounts.report import COLOURS, stacked_bars, table, time_line
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from tests.unit.pipeline.backlogs import Backlog, plain, run_round
 
-from twinbus.pipeline.carrier import UnavailableError
-from twinbus.pipeline.rounds import (
+from twinbus.homeward.carrier import UnavailableError
+from twinbus.homeward.rounds import (
     BUSY_S,
     LAST_RETRY_S,
     SKEW_MS,

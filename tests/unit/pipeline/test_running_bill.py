@@ -7,12 +7,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.unit.pipeline.ledgers import PRIMARY, Book, at
 
-from twinbus.dashboard.bill import running_bill
-from twinbus.dashboard.books import Books
+from twinbus.accounts.bill import as_dict, make_bill
+from twinbus.accounts.prices import read_tier
+from twinbus.accounts.tables import find
 from twinbus.dashboard.chronicle import Chronicle
-from twinbus.pipeline.cost import as_dict, make_bill
-from twinbus.pipeline.prices import read_tier
-from twinbus.pipeline.tables import find
+from twinbus.dashboard.running_bill import running_bill
+from twinbus.dashboard.shelf import Books
 
 
 def test_both_bills_are_the_same(spark: SparkSession, tmp_path: Path) -> None:

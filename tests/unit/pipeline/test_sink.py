@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from tests.unit.test_envelope import damaged
 
 from twinbus.envelope import checked, time_to_live_of
-from twinbus.pipeline.received import SCHEDULED, Received
-from twinbus.pipeline.sink import SinkError, encoded, rows_of
+from twinbus.homeward.received import SCHEDULED, Received
+from twinbus.spark.sink import SinkError, encoded, rows_of
 
 LAST_OF_SPARK = 2**63 - 1
 

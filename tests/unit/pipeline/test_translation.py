@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Row, SparkSession
 
 from twinbus import envelope
-from twinbus.pipeline.columns import ddl
-from twinbus.pipeline.translation import BACKLOG_COLUMNS, homeward
+from twinbus.spark.columns import ddl
+from twinbus.syphon.translation import BACKLOG_COLUMNS, homeward
 
 RECEIVED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

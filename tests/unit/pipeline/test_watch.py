@@ -12,8 +12,8 @@ from azure.servicebus.exceptions import ServiceBusConnectionError
 from tests.syphons import until
 
 from twinbus.errors import first_line
-from twinbus.pipeline import watch as watching
-from twinbus.pipeline.watch import Line, Watch
+from twinbus.spark import watch as watching
+from twinbus.spark.watch import Line, Watch
 
 
 class Phone:

@@ -17,12 +17,12 @@ from azure.servicebus.exceptions import ServiceBusError
 from twinbus import envelope
 from twinbus.classifier import Verdict, classify
 from twinbus.errors import BacklogError
+from twinbus.failover.rotation import Rotation
+from twinbus.failover.states import Failover, State
 from twinbus.lab.simulation.clock import Clock, Signal
 from twinbus.lab.simulation.letter import Letter, ping
 from twinbus.lab.simulation.network import Network
 from twinbus.lab.simulation.node import Node
-from twinbus.paired.backlog import Rotation
-from twinbus.paired.failover import Failover, State
 
 BUSY_MS = 10_000
 OPERATION_MS = 20_000

@@ -16,7 +16,7 @@ from twinbus.envelope import identity_of
 from twinbus.lab.simulation.clock import START_MS, Clock
 from twinbus.lab.simulation.letter import Letter, id_of
 from twinbus.lab.simulation.node import Delivery, Node
-from twinbus.lab.simulation.plan import Plan
+from twinbus.lab.simulation.seed import Plan
 from twinbus.lab.simulation.topology import DETECTING, SUBSCRIPTIONS
 from twinbus.lab.verdict import Attempt, Receipt, Verdict, judge
 

@@ -14,11 +14,11 @@ from twinbus import envelope
 from twinbus.broker.entities import Entity
 from twinbus.broker.namespace import Namespace, nothing
 from twinbus.broker.queue import Done
+from twinbus.failover.states import Failover, State
+from twinbus.homeward.carrier import Carrier, Parcel
 from twinbus.lab.simulation.application import Pack
 from twinbus.lab.simulation.node import Kind
-from twinbus.lab.simulation.syphon import MakesCarrier
-from twinbus.paired.failover import Failover, State
-from twinbus.pipeline.carrier import Carrier, Parcel
+from twinbus.lab.simulation.way_home import MakesCarrier
 
 
 class Plant(StrEnum):

@@ -11,9 +11,9 @@ from azure.servicebus.aio import ServiceBusClient
 
 from twinbus import envelope
 from twinbus.errors import BacklogError, EnvelopeError
+from twinbus.failover.rotation import Rotation
 from twinbus.paired.aio.link import CongestedError, SharedSender, plain_sender
 from twinbus.paired.aio.world import Crew
-from twinbus.paired.backlog import Rotation
 from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
 from twinbus.paired.outgoing import BATCH_OVERHEAD, ITEM_OVERHEAD, OutgoingBatch

@@ -18,6 +18,7 @@ from typing import Any, Self
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.errors import FactoryFaultedError, PairingError
+from twinbus.failover.states import State
 from twinbus.ledger import Ledger, LedgerError
 from twinbus.paired.aio.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.paired.aio.gatherer import Gatherer
@@ -31,9 +32,8 @@ from twinbus.paired.aio.world import Crew, Signal, aside
 from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.entity_path import parse_path
 from twinbus.paired.events import Closed, Faulted, PairingEvent
-from twinbus.paired.failover import State
 from twinbus.paired.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
-from twinbus.paired.syphon import SyphonProcess, check_syphon
+from twinbus.paired.syphon_process import SyphonProcess, check_syphon
 from twinbus.paired.telemetry import Announcer, Listener
 
 PARTNER_S = 5.0

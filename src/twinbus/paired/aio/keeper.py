@@ -8,7 +8,7 @@ from collections.abc import Callable
 from twinbus.errors import PairingError
 from twinbus.paired.aio.world import Crew, Signal, sleep
 from twinbus.paired.events import SyphonEnded, SyphonStarted
-from twinbus.paired.syphon import HOPELESS, RUNS, SyphonProcess
+from twinbus.paired.syphon_process import HOPELESS, RUNS, SyphonProcess
 from twinbus.paired.telemetry import Announcer
 
 LOOK_S = 0.5

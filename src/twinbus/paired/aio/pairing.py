@@ -14,12 +14,13 @@ from weakref import WeakSet
 
 from azure.servicebus.aio import ServiceBusClient
 
+from twinbus.failover.rotation import Rotation
+from twinbus.failover.states import Failover, State
 from twinbus.paired.admission import Admission, Tier
 from twinbus.paired.aio.diverter import Diverter
 from twinbus.paired.aio.link import SharedSender
 from twinbus.paired.aio.pinger import Pinger
 from twinbus.paired.aio.world import Crew, Signal
-from twinbus.paired.backlog import Rotation
 from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import (
     Cleared,
@@ -29,7 +30,6 @@ from twinbus.paired.events import (
     Restored,
     Suspected,
 )
-from twinbus.paired.failover import Failover, State
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.paired.telemetry import Announcer
 

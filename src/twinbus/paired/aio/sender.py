@@ -27,12 +27,12 @@ from azure.servicebus.exceptions import (
 
 from twinbus.classifier import Verdict
 from twinbus.errors import PairingError
+from twinbus.failover.states import State
 from twinbus.paired.aio.busy import BUSY_S
 from twinbus.paired.aio.gatherer import Gatherer
 from twinbus.paired.aio.link import CongestedError, SharedSender
 from twinbus.paired.aio.pairing import Entity, Pairing
 from twinbus.paired.aio.world import CANCELLED, sleep
-from twinbus.paired.failover import State
 from twinbus.paired.outgoing import (
     Outgoing,
     OutgoingBatch,

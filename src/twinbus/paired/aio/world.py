@@ -1,7 +1,7 @@
 """What the shell needs of its world: locks, signals, promises, jobs. This is asyncio's.
 
-``twinbus.paired.blocking.world`` has the same names for threads. These two files are the only ones
-of the two shells that are written by hand.
+``twinbus.paired.blocking.world_blocking`` has the same names for threads. These two files are the
+only ones of the two shells that are written by hand.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from twinbus.cli import app
 from twinbus.lab.simulation import Plant, Report, replay, run
-from twinbus.lab.simulation.plan import GENTLE, ROUGH
+from twinbus.lab.simulation.seed import GENTLE, ROUGH
 
 SEEDS = 500
 GROUPS = 5

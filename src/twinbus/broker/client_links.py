@@ -1,0 +1,197 @@
+"""What a client's link means here: a sender, a receiver, or one end of a request-response pair."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from twinbus.amqp.connection import Connection
+from twinbus.amqp.performatives import Error, Source
+from twinbus.amqp.session import Link, LinkState
+from twinbus.amqp.types import Described, Symbol
+from twinbus.broker.delivery import payload
+from twinbus.broker.entities import Entity
+from twinbus.broker.queue import Queue, QueueError
+from twinbus.broker.requests import refusal
+from twinbus.broker.sessions import Session, SessionQueue, Waiter
+from twinbus.broker.store import Entry, StoreError
+
+if TYPE_CHECKING:
+    from twinbus.broker.served import Bookkeeper
+
+SESSION_FILTER = Symbol("com.microsoft:session-filter")
+MAX_PENDING_BYTES = 1 << 20
+# More than any credit: with so much on its way, a receiver wants no more.
+_HELD = 1 << 40
+
+
+def error_of(error: Exception) -> Error:
+    """An exception of ours as AMQP says it."""
+    if isinstance(error, QueueError):
+        return Error(error.condition, str(error))
+    if isinstance(error, StoreError):
+        reply = refusal(error)
+        return Error(str(reply.condition), reply.description)
+    raise error
+
+
+def path_of(address: Any) -> str:
+    """The path in a link's address, which may be a whole URI."""
+    if not isinstance(address, str):
+        return ""
+    try:
+        path = urlsplit(address).path if "://" in address else address
+    except ValueError:
+        return ""  # no address at all, so nothing is found there
+    return unquote(path).strip("/")
+
+
+class Conversation(Protocol):
+    """What a link needs of the client it belongs to."""
+
+    amqp: Connection
+    writable: bool
+    starved: bool
+
+    def touch(self) -> None: ...
+
+    def drop(self, link: Link, error: QueueError) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """A link that a client sends on. ``used_ms`` is when it last carried something."""
+
+    entity: Entity
+    path: str
+    used_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One end of a request-response pair: ``$cbs``, or an entity's ``$management``."""
+
+    path: str
+    waiting: deque[bytes] = field(default_factory=deque)
+
+
+class Receiver:
+    """A link that a client receives on."""
+
+    def __init__(
+        self,
+        client: Conversation,
+        link: Link,
+        entity: Entity,
+        queue: Queue,
+        path: str,
+        books: Bookkeeper | None = None,
+    ) -> None:
+        self.client = client
+        self.link = link
+        self.entity = entity
+        self.queue = queue
+        self.path = path
+        assert link.remote is not None
+        self.deletes = link.remote.snd_settle_mode == 1
+        self.used_ms = entity.accessed_ms  # an attach has just used it
+        self.session: Session | None = None
+        self.waiter: Waiter | None = None
+        self.deadline_ms = 0
+        self._reserved = 0
+        self._tally = queue.tally
+        self._books = books
+        self._asking = False
+        self._asked_at = 0
+
+    def demand(self) -> int:
+        link = self.link
+        client = self.client
+        if not client.writable or not link.can_send:
+            return 0
+        if client.amqp.pending > MAX_PENDING_BYTES:
+            client.starved = True  # it goes on when these bytes have been handed to the socket
+            return 0
+        return link.credit - self._reserved
+
+    def reserve(self, count: int) -> None:
+        self._reserved += count
+
+    @property
+    def is_held(self) -> bool:
+        return self._reserved >= _HELD
+
+    def hold(self, held: bool) -> None:
+        """Want nothing, whatever credit there is, until told otherwise."""
+        if held != self.is_held:
+            self._reserved += _HELD if held else -_HELD
+
+    def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
+        if self.link.state is not LinkState.ATTACHED:
+            return  # receive-and-delete: the receiver left while its message was being deleted
+        self.link.send(payload(entry, locked_until_ms), token, self.deletes)
+        self._tally.messages_out += 1
+        if self._books is not None:
+            self._books.delivered(self.queue, entry, token, deletes=self.deletes)
+        if self.deletes:
+            self.finish_drain()  # which had to wait for what was being deleted
+        self.client.touch()
+
+    def lose(self, error: QueueError) -> None:
+        self.session = None
+        self.client.drop(self.link, error)
+        self.client.touch()
+
+    def finish_drain(self) -> None:
+        if self.link.drain and self.link.credit > 0 and not self._reserved:
+            self._count_request_over()
+            self.link.finish_drain()
+
+    def count_request(self) -> None:
+        """The client has told its credit, which is how it asks to receive, and how it stops."""
+        link = self.link
+        if self._asking and link.drain and link.credit > 0:
+            return  # it asks for the end of the same request
+        self._count_request_over()
+        if link.credit > 0:
+            self._asking, self._asked_at = True, link.delivery_count
+            self._tally.receive_requests += 1
+
+    def _count_request_over(self) -> None:
+        if self._asking and self.link.delivery_count == self._asked_at:
+            self._tally.empty_receives += 1
+            if self._books is not None:
+                self._books.found_nothing(self.queue.path)
+        self._asking = False
+
+    def close(self, now_ms: int) -> None:
+        self.queue.remove_consumer(self)
+        self._count_request_over()
+        if isinstance(self.queue, SessionQueue):
+            if self.waiter is not None:
+                self.queue.stop_waiting(self.waiter)
+            if self.session is not None:
+                self.queue.close_session(self.session, now_ms)
+
+
+Context = Producer | Node | Receiver
+
+
+class NoFilter:
+    """The link asks for no session."""
+
+
+NO_FILTER = NoFilter()
+
+
+def session_filter(link: Link) -> Any:
+    """The session that a link asks for: a name, None for any, or NO_FILTER."""
+    assert link.remote is not None
+    source = link.remote.source
+    filters = source.filter if isinstance(source, Source) else None
+    if not filters or SESSION_FILTER not in filters:
+        return NO_FILTER
+    wanted = filters[SESSION_FILTER]
+    return wanted.value if isinstance(wanted, Described) else wanted

@@ -1,0 +1,346 @@
+"""One seed: a primary, a secondary, applications, syphons, receivers, and what goes wrong.
+
+    applications --> primary <------- receivers
+          |             ^
+          +--> secondary --> syphons
+
+Everything that is left to chance is drawn from ``random.Random(seed)``: the plan, the messages,
+every delay, the order of what happens at once. So a seed is a run, and gives the same trace
+whenever and wherever it is run. For a while things go wrong. Then all faults end, time runs until
+nothing moves any more, and the checker is asked. What must hold in every world:
+
+    nothing that was acknowledged is lost, nothing is delivered that nobody sent
+    exactly once, where the destination detects duplicates
+    nothing is left waiting, and nothing that was acknowledged is dead-lettered
+    what was sent is what is received
+    an entity is restored only by a ping that it took
+    a queue's counters are what the disk says
+
+and, in a world whose secondary is well and has one syphon that neither crashes nor stalls:
+
+    a diverted send is never refused
+    messages come home in the order of their backlog queue, destination by destination
+
+That is all that is promised of order: not between queues, not between those that were diverted and
+those that were not, and not for messages that are stored in several parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from azure.servicebus.exceptions import (
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+
+from twinbus import envelope
+from twinbus.broker import namespace as broker_namespace
+from twinbus.lab.simulation import application
+from twinbus.lab.simulation import way_home as syphon
+from twinbus.lab.simulation.application import Pairing, Sender
+from twinbus.lab.simulation.clock import START_MS, Clock, CrashedError, Task
+from twinbus.lab.simulation.consumer import Receiver
+from twinbus.lab.simulation.history import History
+from twinbus.lab.simulation.letter import Letter
+from twinbus.lab.simulation.network import Network, Weather
+from twinbus.lab.simulation.node import Node
+from twinbus.lab.simulation.plant import PARTS, Plant
+from twinbus.lab.simulation.seed import HEALED_MS, LARGE, Fault, plan_of
+from twinbus.lab.simulation.topology import (
+    DESTINATIONS,
+    PRIMARY,
+    RECEIVED,
+    SECONDARY,
+    SESSIONS,
+    primary_disk,
+    secondary_disk,
+)
+from twinbus.lab.simulation.way_home import Line, Syphon
+from twinbus.lab.verdict import Verdict
+
+# Parts that were left alone are given up after ten minutes; nothing else takes that long.
+PATIENCE_MS: Final = 45 * 60_000
+LOOK_MS: Final = 2_000
+RESTART_MS: Final = 5_000
+
+_REFUSALS: Final[dict[str, Callable[[], Exception]]] = {
+    "busy": lambda: ServiceBusServerBusyError(message="the server is busy"),
+    "disabled": lambda: MessagingEntityDisabledError(message="it is disabled"),
+    "not-found": lambda: MessagingEntityNotFoundError(message="it is not there"),
+}
+_WEATHER: Final = {
+    "cut": Weather(requests_lost=1.0, answers_lost=1.0),
+    "answers-lost": Weather(answers_lost=0.7),
+    "slow": Weather(slower=100),
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a seed. ``breaches`` is empty if everything held."""
+
+    seed: int
+    plant: Plant
+    breaches: tuple[str, ...]
+    verdict: Verdict
+    trace: tuple[str, ...]
+    virtual_s: float
+    diverted: int
+    homecomings: int
+
+    @property
+    def holds(self) -> bool:
+        return not self.breaches
+
+    @property
+    def digest(self) -> str:
+        """Two runs with the same digest were the same run."""
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "plant": self.plant.value,
+            "holds": self.holds,
+            "breaches": list(self.breaches),
+            "verdict": self.verdict.as_json(),
+            "virtual_s": self.virtual_s,
+            "events": len(self.trace),
+            "digest": self.digest,
+        }
+
+
+def run(seed: int, plant: Plant = Plant.NONE) -> Report:
+    """A seed from beginning to end. To run it again is to replay it."""
+    rng = random.Random(seed)  # noqa: S311  not a secret
+    with _seeded_ids(rng):
+        return World(seed, plant, rng).run()
+
+
+replay = run
+
+
+@contextmanager
+def _seeded_ids(rng: random.Random) -> Iterator[None]:
+    """The two modules that make up ids of their own draw them from the seed meanwhile."""
+
+    def drawn() -> UUID:
+        return UUID(int=rng.getrandbits(128), version=4)
+
+    modules: tuple[Any, ...] = (envelope, broker_namespace)
+    before = [module.uuid4 for module in modules]
+    for module in modules:
+        module.uuid4 = drawn
+    try:
+        yield
+    finally:
+        for module, uuid4 in zip(modules, before, strict=True):
+            module.uuid4 = uuid4
+
+
+class World:
+    """Everything there is in one run."""
+
+    def __init__(self, seed: int, plant: Plant, rng: random.Random) -> None:
+        self._seed, self._plant, self._rng = seed, plant, rng
+        self._parts = PARTS[plant]
+        self.plan = plan = plan_of(rng)
+        self.clock = Clock(rng)
+        self.history = History(self.clock, plan)
+        self.network = Network(self.clock, rng, self.history.tell)
+        self.primary = self._node(PRIMARY, plan.skews_ms[0], primary_disk())
+        self.secondary = self._node(SECONDARY, plan.skews_ms[1], secondary_disk(plan.queues))
+        self._nodes = (self.primary, self.secondary)
+        self._syphons: dict[str, Task] = {}
+        self._sending = plan.senders
+        self._may_be_over = False
+
+    def _node(self, name: str, skew_ms: int, image: bytes) -> Node:
+        namespace = self._parts.namespace
+        node = Node(name, self.clock, self._rng, self.history, image, namespace)
+        node.skew_ms = skew_ms
+        return node
+
+    def run(self) -> Report:
+        try:
+            self._begin()
+            self.clock.run(START_MS + HEALED_MS, lambda: False)
+            self._heal()
+            self.clock.run(self.clock.now + PATIENCE_MS, self._is_over)
+        except Exception:  # noqa: BLE001  whatever breaks is what was looked for
+            self.history.breaches.append(f"broken: {traceback.format_exc(limit=-4)}")
+        verdict = self.history.judge(self._nodes)
+        for node in self._nodes:
+            node.disk.close()
+        return Report(
+            *(self._seed, self._plant, tuple(self.history.breaches), verdict),
+            trace=tuple(self.history.trace),
+            virtual_s=(self.clock.now - START_MS) / 1000,
+            diverted=len(self.history.places),
+            homecomings=len(self.history.homecomings),
+        )
+
+    def _begin(self) -> None:
+        self.history.tell("world", str(self.plan))
+        for fault in self.plan.faults:
+            self.clock.after(fault.at_ms, partial(self._strike, fault))
+        pairings = [self._pairing(index) for index in range(self.plan.applications)]
+        for index in range(self.plan.senders):
+            self.clock.start(self._send_all(index, pairings[index % len(pairings)]))
+        for index in range(self.plan.syphons):
+            self._start_syphon(index)
+        for path in RECEIVED:
+            receiver = Receiver(
+                *(path, self.clock, self.network, self.primary, self.history.received),
+                sessions=path in SESSIONS,
+            )
+            self.clock.start(receiver.run())
+        self._look()
+
+    def _look(self) -> None:
+        """Give ``_is_over`` a moment to be asked at, however quiet it is."""
+        self._may_be_over = True
+        self.clock.after(LOOK_MS, self._look)
+
+    def _is_over(self) -> bool:
+        if not self._may_be_over:
+            return False
+        self._may_be_over = False
+        return not self._sending and all(node.is_settled() for node in self._nodes)
+
+    # ------------------------------------------------------------ those who send
+
+    def _pairing(self, index: int) -> Pairing:
+        settings = application.Settings(
+            queues=self.plan.queues,
+            interval_s=self.plan.interval_s,
+            ping_ms=self.plan.ping_ms,
+            out_s=30.0,
+            limit=self.plan.limit,
+            pack=self._parts.pack,
+            failover=self._parts.failover,
+        )
+        line = (self.clock, self.network, self._nodes, self.history, self._rng)
+        return Pairing(f"app{index}", settings, *line)
+
+    async def _send_all(self, index: int, pairing: Pairing) -> None:
+        rng = self._rng
+        path = DESTINATIONS[(index + self._seed) % len(DESTINATIONS)]
+        sender = Sender(f"s{index}", pairing, path)
+        number = 0
+        while number < self.plan.letters:
+            await self.clock.sleep(rng.choice((5, 500, 4_000, 15_000)))
+            count = rng.choice((1, 1, 1, 3))
+            letters = [self._letter(index, number + each, path) for each in range(count)]
+            number += count
+            await self._send(sender, letters)
+        self._sending -= 1
+
+    def _letter(self, index: int, number: int, path: str) -> Letter:
+        rng = self._rng
+        letter = Letter(
+            id=f"m{index}.{number}",
+            entity=path,
+            session=f"session{index}" if path in SESSIONS or rng.random() < 0.3 else None,
+            number=number,
+            ttl_ms=rng.choice((None, None, 86_400_000)),
+            due_ms=self.clock.now + 20_000 if rng.random() < 0.03 else None,
+            colour=rng.choice(("red", "green")),
+            body=rng.randbytes(rng.choice((10, 10, 10, LARGE))),
+        )
+        self.history.written(letter)
+        return letter
+
+    async def _send(self, sender: Sender, letters: list[Letter]) -> None:
+        """As applications do: some send again what failed, and some do not."""
+        tell, names = self.history.tell, ", ".join(letter.id for letter in letters)
+        while True:
+            tell(sender.name, f"sends {names}")
+            try:
+                await sender.send(letters)
+            except ServiceBusError as error:
+                tell(sender.name, f"is told that {names} failed: {type(error).__name__}")
+                self.history.attempted(letters, acknowledged=False)
+                if self._rng.random() >= self.plan.retries:
+                    return
+                await self.clock.sleep(1_000)
+            else:
+                tell(sender.name, f"is told that {names} is safe")
+                self.history.attempted(letters, acknowledged=True)
+                return
+
+    # ------------------------------------------------------------ those who carry
+
+    def _start_syphon(self, index: int) -> None:
+        plan, name = self.plan, f"syphon{index}"
+        settings = syphon.Settings(
+            *(plan.queues, plan.share, plan.bite, plan.workers, plan.deducts, plan.skews_ms[2]),
+            carrier=self._parts.carrier,
+            crashes=plan.crashes,
+            stalls=plan.stalls,
+        )
+        line = Line(
+            *(name, settings, self.clock, self.network, self._nodes),
+            *(self.history, self._rng, self._is_troubled),
+        )
+        self._syphons[name] = self.clock.start(self._keep(index, Syphon(line)))
+
+    async def _keep(self, index: int, one: Syphon) -> None:
+        """Let a syphon run; when it crashes by itself, start another in its place."""
+        try:
+            await one.run()
+        except CrashedError:
+            if self._syphons[f"syphon{index}"].over:
+                raise
+            await self.clock.sleep(RESTART_MS)
+            self._start_syphon(index)
+
+    def _is_troubled(self) -> bool:
+        return self.clock.now < START_MS + HEALED_MS
+
+    # ------------------------------------------------------------ what goes wrong
+
+    def _strike(self, fault: Fault) -> None:
+        where, _, what = fault.kind.partition("-")
+        self.history.tell("world", f"{fault.kind} {fault.target} for {fault.for_ms} ms")
+        if where == "syphon":
+            self._syphons["syphon0"].crash()
+            self.clock.after(RESTART_MS, partial(self._start_syphon, 0))
+            return
+        node = self.primary if where in ("primary", "entity") else self.secondary
+        undo = self._break(node, what, fault.target)
+        self.clock.after(min(fault.for_ms, HEALED_MS - fault.at_ms), undo)
+
+    def _break(self, node: Node, what: str, target: str) -> Callable[[], None]:
+        """Answers what puts it right again."""
+        if what == "crash":
+            crash = self._rng.choice((node.crash, node.crash_writing))
+            crash()
+            return node.restart
+        if what == "commits-fail":
+            node.commits_fail = 0.5
+            return partial(setattr, node, "commits_fail", 0.0)
+        if what in _REFUSALS:
+            node.refusals[target] = _REFUSALS[what]
+            return node.refusals.clear
+        self.network.change(target, node.name, _WEATHER[what])
+        return partial(self.network.change, target, node.name, None)
+
+    def _heal(self) -> None:
+        self.history.tell("world", "all faults have ended")
+        self.network.clear()
+        for node in self._nodes:
+            node.restart()
+            node.commits_fail = 0.0
+            node.refusals.clear()

@@ -1,0 +1,256 @@
+# Generated from ../aio/link.py by tools/unasync.py; change that file, not this one.
+"""An SDK sender that many may share, and that is warm when it is needed.
+
+The SDK's own sender is for one task at a time, notices a link that was closed while it was quiet
+only when a send fails, and then sleeps before it tries again. Here sends take turns, a link that
+has died is replaced before the send, and who was cancelled in mid-frame leaves no half-read
+connection to the next.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusSender
+from azure.servicebus._common.tracing import SPAN_NAME_SEND, send_trace_context_manager
+from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from twinbus.classifier import Verdict, classify
+from twinbus.paired.blocking.busy_blocking import outwait_busy
+from twinbus.paired.blocking.world_blocking import (
+    Crew,
+    Lock,
+    bound_open,
+    break_off,
+    end_keep_alive,
+    hang_up,
+    has_hung_up,
+    has_news,
+)
+from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatch, is_encodable
+
+# Between sends closer than this a link is taken to be alive: asking costs more than it saves.
+QUIET_S = 1.0
+# Whoever closes a sender waits this long for the send that is under way.
+CLOSE_S = 5.0
+# What replacing a link in the background may take.
+WARM_S = 20.0
+_UNTRACED = nullcontext()
+
+
+class CongestedError(OperationTimeoutError):
+    """The caller's time went by while others sent on the same sender, successfully."""
+
+
+class SharedSender(ServiceBusSender):
+    """Made by ``adopt``."""
+
+    _turn: Lock
+    _crew: Crew
+    _last_used: float
+    _last_failure: tuple[float, Exception] | None
+    _open_within: float | None
+
+    def transfer(self, outgoing: Outgoing | OutgoingBatch, timeout: float | None) -> None:
+        """Send, in turn. Raises what the SDK raises."""
+        began = time.monotonic()
+        if not self._turn.acquire(timeout):
+            raise self._waited_too_long(began)
+        try:
+            self._share_fate(began)
+            left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
+            self._transfer(outgoing, left)
+        finally:
+            self._turn.release()
+
+    def _transfer(self, outgoing: Outgoing | OutgoingBatch, timeout: float | None) -> None:
+        try:
+            now = time.monotonic()
+            if self._running and now - self._last_used > QUIET_S:
+                self._freshen()
+            if isinstance(outgoing, OutgoingBatch):
+                if not self._max_batch_size_on_link:
+                    self._open_with_retry()
+                outgoing.check_fits(self._max_batch_size_on_link)
+            with self._traced(outgoing.links):
+                self._do_retryable_operation(
+                    self._send,
+                    message=outgoing,
+                    timeout=timeout,
+                    operation_requires_timeout=True,
+                    apply_try_timeout=True,
+                    require_last_exception=True,
+                )
+            self._last_used = time.monotonic()
+        except Exception as error:
+            if is_encodable(outgoing):
+                self._note_failure(error)
+            raise
+        except BaseException:
+            # Cancelled or interrupted: the answer to this send may still come, or half a frame may
+            # have been read. Nobody else should find out which.
+            self.drop_link()
+            raise
+
+    def _open(self, timeout: float | None = None) -> None:
+        if not self._running:
+            self._open_within = timeout
+            super()._open(timeout)
+
+    def _create_handler(self, auth: Any) -> None:
+        super()._create_handler(auth)
+        bound_open(self._handler, self._open_within)
+
+    def _note_failure(self, error: Exception) -> None:
+        """For whoever holds the turn: others may be on a newer link by the time they hear of it."""
+        self._last_failure = (time.monotonic(), error)
+        if classify(error) is Verdict.COUNT:
+            self.drop_link()
+
+    def _traced(
+        self, links: list[Any] | None, span_name: str = SPAN_NAME_SEND
+    ) -> AbstractContextManager[None]:
+        """The SDK's span around a send, if the application traces at all."""
+        if links is None:
+            return _UNTRACED
+        return send_trace_context_manager(self, span_name=span_name, links=links)
+
+    def _share_fate(self, began: float) -> None:
+        """Whoever waited while the link failed has failed with it.
+
+        Otherwise a hundred threads that wait behind a dead link would each try it in turn.
+        """
+        if self._last_failure is not None and self._last_failure[0] > began:
+            error = self._last_failure[1]
+            if classify(error) is Verdict.COUNT:  # and not what was wrong with one message
+                raise error
+
+    def _waited_too_long(self, began: float) -> OperationTimeoutError:
+        """A link on which nothing got through all the while is out; one that is merely busy with
+        the sends of others is not."""
+        kind = OperationTimeoutError if self._last_used < began else CongestedError
+        return kind(message=f"Timed out waiting for the other sends to '{self.entity_name}'.")
+
+    def warm(self, timeout: float | None = None) -> None:
+        """Open the link, so that a send finds it open."""
+        began = time.monotonic()
+        if not self._turn.acquire(timeout):
+            raise self._waited_too_long(began)
+        try:
+            if self._running:
+                self._freshen()
+            if not self._running:
+                with self._crew.breakable(self.break_off):
+                    self._do_retryable_operation(
+                        self._open,
+                        timeout=timeout,
+                        operation_requires_timeout=True,
+                        apply_try_timeout=True,
+                    )
+        except BaseException:
+            # The SDK may not have had the time to close what it opened.
+            self.drop_link()
+            raise
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        """Let the send that is under way end first."""
+        turn = self._turn.acquire(CLOSE_S)
+        try:
+            super().close()
+        finally:
+            if turn:
+                self._turn.release()
+
+    def _backoff(
+        self,
+        retried_times: int,
+        last_exception: Any,
+        abs_timeout_time: float | None = None,
+        entity_name: str | None = None,
+    ) -> None:
+        if not outwait_busy(last_exception, abs_timeout_time):
+            super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
+
+    def keep_warm(self) -> None:
+        """Replace a link that was open and has died, if nobody is sending."""
+        if self._last_used and time.monotonic() - self._last_used > QUIET_S:
+            with suppress(Exception):  # the next send will find out, and say so
+                self.warm(WARM_S)
+
+    def _freshen(self) -> None:
+        """Read what came in while all was quiet; if that was a farewell, let go of the link."""
+        if not self._is_alive():
+            self.drop_link()
+
+    def _is_alive(self) -> bool:
+        handler: Any = self._handler
+        try:
+            if has_hung_up(handler):
+                return False
+            while has_news(handler) and handler._connection.state == ConnectionState.OPENED:
+                handler._connection.listen(wait=0.01)
+            opened = handler._connection.state == ConnectionState.OPENED
+            return bool(opened and handler._link.state == LinkState.ATTACHED)
+        except Exception:  # noqa: BLE001  whatever it is, such a link is not worth keeping
+            return False
+
+    def break_off(self) -> None:
+        """Who waits for the peer need not any longer."""
+        break_off(self._handler)
+
+    def drop_link(self) -> None:
+        """Forget the link at once and close it in the background."""
+        handler: Any = self._handler
+        self._handler = None
+        self._running = False
+        if handler is not None and not self._crew.start("link close", _close, handler):
+            break_off(handler)
+
+    def _close_handler(self) -> None:
+        handler: Any = self._handler
+        self._handler = None
+        self._running = False
+        if handler is not None:
+            _close(handler)
+
+
+def _close(handler: Any) -> None:
+    connection = handler._connection
+    end_keep_alive(handler)
+    try:
+        with suppress(Exception):  # a link that is let go of may well be broken
+            handler.close()
+    finally:
+        if connection is not None:
+            hang_up(connection)
+
+
+def adopt(sender: ServiceBusSender, kind: type[SharedSender], crew: Crew) -> Any:
+    """Turn a sender that the SDK made into one of ours.
+
+    The SDK's client names the class it makes and hands it two dozen private settings. Changing the
+    class of what it made keeps up with those settings, whatever version of the SDK made it.
+    """
+    sender.__class__ = kind
+    assert isinstance(sender, SharedSender)
+    sender._amqp_transport = IdentifyingTransport  # type: ignore[assignment]  # it is of this kind
+    sender._turn = Lock()
+    sender._crew = crew
+    sender._last_used = 0.0
+    sender._last_failure = None
+    sender._open_within = None
+    return sender
+
+
+def plain_sender(client: ServiceBusClient, path: str, crew: Crew) -> SharedSender:
+    """A shared sender that knows of no pairing and does not retry: its user has a better idea."""
+    sender: SharedSender = adopt(
+        ServiceBusClient.get_queue_sender(client, path), SharedSender, crew
+    )
+    sender._config.retry_total = 0
+    return sender

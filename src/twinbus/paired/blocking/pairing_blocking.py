@@ -1,0 +1,256 @@
+# Generated from ../aio/pairing.py by tools/unasync.py; change that file, not this one.
+"""A primary and its secondary, paired: who is out, who is asked, who goes where.
+
+The states are ``failover``'s, the rotation ``backlog``'s; this is what acts on them. There is a job
+for an entity only while it is in trouble: it waits out the failover interval, then pings.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from azure.servicebus import ServiceBusClient
+
+from twinbus.failover.rotation import Rotation
+from twinbus.failover.states import Failover, State
+from twinbus.paired.admission import Admission, Tier
+from twinbus.paired.blocking.diverter_blocking import Diverter
+from twinbus.paired.blocking.link_blocking import SharedSender
+from twinbus.paired.blocking.pinger_blocking import Pinger
+from twinbus.paired.blocking.world_blocking import Crew, Signal
+from twinbus.paired.bookkeeper import Bookkeeper
+from twinbus.paired.events import (
+    Cleared,
+    Diverted,
+    PairingEvent,
+    Pinged,
+    Restored,
+    Suspected,
+)
+from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.telemetry import Announcer
+
+# How often links are looked after.
+KEEP_WARM_S = 30.0
+
+
+class Entity:
+    """A queue or topic of the primary, as all senders of the factory see it."""
+
+    __slots__ = ("admission", "failover", "path", "troubled", "watch")
+
+    def __init__(self, path: str, interval_s: float, admission: Admission) -> None:
+        self.path = path
+        self.admission = admission
+        self.failover = Failover(interval_s)
+        # Set when its job should look again; None while no job runs.
+        self.troubled: Signal | None = None
+        # Which job that is.
+        self.watch: object = None
+
+
+class Pairing:
+    def __init__(
+        self,
+        primary: ServiceBusClient,
+        options: SendAvailabilityPairedNamespaceOptions,
+        queues: list[str],
+        announcer: Announcer,
+        crew: Crew,
+        books: Bookkeeper | None = None,
+    ) -> None:
+        self.options = options
+        rotation = Rotation(queues, options.backlog_retry_interval.total_seconds())
+        self.diverter = Diverter(options.messaging_factory, rotation, announcer, crew, books)
+        self._books = books
+        self._namespace = primary.fully_qualified_namespace
+        self._pinger = Pinger(primary, crew)
+        self._announcer = announcer
+        self._crew = crew
+        self._entities: dict[str, Entity] = {}
+        self._admissions: dict[str, Admission] = {}
+        self._tier = Tier()
+        self._closing = False
+        self._stopping = Signal()
+        self._warming = False  # while a job keeps links warm
+        self._senders: WeakSet[SharedSender] = WeakSet()
+        # Guards the states; held for moments, never while waiting, so one kind serves both worlds.
+        self._mutex = threading.Lock()
+
+    def entity(self, path: str) -> Entity:
+        """Paths are not case-sensitive."""
+        key = path.lower()
+        entity = self._entities.get(key)
+        if entity is None:
+            interval_s = self.options.failover_interval.total_seconds()
+            entity = self._entities.setdefault(key, Entity(path, interval_s, self.admission(path)))
+        return entity
+
+    def admission(self, path: str) -> Admission:
+        """What is known of an entity, whether or not anybody sends to it."""
+        return self._admissions.setdefault(path.lower(), Admission(self._tier))
+
+    def states(self) -> dict[str, State]:
+        """Every entity that was sent to, and how it is."""
+        return {entity.path: entity.failover.state for entity in list(self._entities.values())}
+
+    def join(self, sender: SharedSender) -> Entity:
+        """A sender of the factory is paired from now on, and kept warm."""
+        with self._mutex:
+            self._senders.add(sender)
+            start = not self._warming and not self._closing
+            self._warming = self._warming or start
+        if start:
+            self._crew.start("keeper", self._keep_warm, ended=self._cools_down)
+        return self.entity(sender.entity_name)
+
+    # -- what senders report
+
+    def is_diverted(self, entity: Entity) -> bool:
+        if entity.failover.state is State.HEALTHY:
+            return False
+        with self._mutex:
+            entered = entity.failover.look(time.monotonic())
+        self._entered(entity, entered, "")
+        if entity.troubled is None:  # its job was cancelled, or there was no thread for it
+            self._attend(entity)
+        return entity.failover.state is State.DIVERTED
+
+    def failed(self, entity: Entity, began: float, error: Exception, sticky: str) -> None:
+        """A send that began at ``began`` failed for a reason that counts."""
+        with self._mutex:
+            entered = entity.failover.failed(time.monotonic(), began)
+        self._entered(entity, entered, str(error))
+        if entity.failover.state is State.SUSPECT and self.diverter.is_cold(sticky):
+            self._crew.start("backlog warm-up", self.diverter.warm, sticky)
+
+    def succeeded(self, entity: Entity) -> None:
+        with self._mutex:
+            entered = entity.failover.succeeded()
+        self._entered(entity, entered, "")
+
+    def mark_path_healthy(self, path: str) -> None:
+        entity = self.entity(path)
+        with self._mutex:
+            was = entity.failover.state
+            entered = entity.failover.mark_healthy(time.monotonic())
+        self._entered(entity, entered, "", was)
+
+    # -- what follows from a state
+
+    def _entered(
+        self, entity: Entity, states: tuple[State, ...], error: str, was: State = State.SUSPECT
+    ) -> None:
+        for state in states:
+            where: dict[str, Any] = {
+                "at": time.time(),
+                "namespace": self._namespace,
+                "entity": entity.path,
+            }
+            if state is State.SUSPECT:
+                self._announce(Suspected(**where, error=error))
+            elif state is State.DIVERTED:
+                self._announce(Diverted(**where))
+            else:
+                self._announce(Restored(**where) if was is State.DIVERTED else Cleared(**where))
+            if self._books is not None:
+                self._books.turned(entity.path, state, was)
+        if states:
+            self._attend(entity)
+
+    def _announce(self, event: PairingEvent) -> None:
+        self._announcer.announce(event)
+
+    def _attend(self, entity: Entity) -> None:
+        """See to it that a job is awake for an entity in trouble."""
+        with self._mutex:
+            if entity.troubled is not None:
+                entity.troubled.set()
+                return
+            if self._closing or entity.failover.state is State.HEALTHY:
+                return
+            entity.troubled, entity.watch = Signal(), object()
+            ended = partial(self._unattended, entity, entity.watch)
+        self._crew.start(f"watch on {entity.path}", self._watch, entity, ended=ended)
+
+    def _unattended(self, entity: Entity, watch: object) -> None:
+        """Its job is no more. If it should be, the next send starts another."""
+        with self._mutex:
+            if entity.watch is watch:
+                entity.troubled = entity.watch = None
+
+    def _watch(self, entity: Entity) -> None:
+        ping_at: float | None = None
+        while True:
+            with self._mutex:
+                if self._closing or entity.failover.state is State.HEALTHY:
+                    entity.troubled = None
+                    return
+                entity.troubled = awake = Signal()
+                state = entity.failover.state
+                pause = entity.failover.diverts_at - time.monotonic()
+            if state is State.SUSPECT:
+                awake.wait(max(0.0, pause))
+                self.is_diverted(entity)
+                ping_at = None
+                continue
+            # From the beginning of one to that of the next, however long an entity that is out
+            # takes to say so.
+            now, interval_s = time.monotonic(), self.options.ping_primary_interval.total_seconds()
+            ping_at = now + interval_s if ping_at is None else max(now, ping_at)
+            if not awake.wait(ping_at - now):
+                ping_at += interval_s
+                self._crew.attempt("a ping", entity.path, self._ping, entity)
+
+    def _keep_warm(self) -> None:
+        """The service closes a link that was quiet for ten minutes. Open it before it is needed."""
+        while not self._stopping.wait(KEEP_WARM_S):
+            self._warm_all(list(self._senders))
+
+    def _cools_down(self) -> None:
+        """The next sender that joins starts another."""
+        self._warming = False
+
+    def _warm_all(self, senders: list[SharedSender]) -> None:
+        for sender in senders:
+            path = sender.entity_name
+            if self.entity(path).failover.state is State.HEALTHY:
+                self._crew.attempt("keeping a link warm", path, sender.keep_warm)
+
+    def _ping(self, entity: Entity) -> None:
+        error = self._pinger.ping(entity.path)
+        if self._books is not None:
+            self._books.pinged(entity.path, ok=error is None)
+        with self._mutex:
+            if self._closing or entity.failover.state is not State.DIVERTED:
+                return  # marked healthy meanwhile
+            if error is None:
+                entered = entity.failover.ping_succeeded(time.monotonic())
+            else:
+                entered = entity.failover.ping_failed()
+        self._announce(
+            Pinged(
+                at=time.time(),
+                namespace=self._namespace,
+                entity=entity.path,
+                succeeded=error is None,
+                error=str(error or ""),
+            )
+        )
+        self._entered(entity, entered, "", State.DIVERTED)
+        if entered:
+            mine = [each for each in list(self._senders) if self.entity(each.entity_name) is entity]
+            self._warm_all(mine)
+
+    def stop(self) -> None:
+        """No more pings, from now on."""
+        with self._mutex:
+            self._closing = True
+            self._stopping.set()
+            for entity in self._entities.values():
+                if entity.troubled is not None:
+                    entity.troubled.set()

@@ -1,0 +1,141 @@
+# Generated from ../aio/receiver.py by tools/unasync.py; change that file, not this one.
+"""The SDK's receiver, except that a ping never reaches the application.
+
+Service Bus does not deliver pings, and neither does our broker. A server that does is put right
+here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
+
+from twinbus.paired.blocking.busy_blocking import outwait_busy
+from twinbus.paired.ping import is_ping
+
+
+class MessageReceiver(ServiceBusReceiver):
+    """A ``ServiceBusReceiver`` of a queue or subscription, made by a ``MessagingFactory``."""
+
+    _factory: Any
+
+    def receive_messages(
+        self, max_message_count: int | None = 1, max_wait_time: float | None = None
+    ) -> list[ServiceBusReceivedMessage]:
+        """As the SDK's, without pings."""
+        end = None if max_wait_time is None else time.monotonic() + max_wait_time
+        while True:
+            found = super().receive_messages(max_message_count, max_wait_time)
+            self._note(found)
+            kept = [message for message in found if not is_ping(message)]
+            for message in found:
+                if is_ping(message):
+                    self._discard(message)
+            if kept or not found:
+                return kept
+            if end is not None:
+                max_wait_time = end - time.monotonic()
+                if max_wait_time <= 0:
+                    return []
+
+    def receive_deferred_messages(
+        self, sequence_numbers: int | list[int], **kwargs: Any
+    ) -> list[ServiceBusReceivedMessage]:
+        found = super().receive_deferred_messages(sequence_numbers, **kwargs)
+        if found:  # nothing was asked for if there is nothing: what is missing raises
+            self._note(found)
+        return found
+
+    def peek_messages(
+        self, max_message_count: int = 1, **kwargs: Any
+    ) -> list[ServiceBusReceivedMessage]:
+        """As the SDK's, without pings."""
+        found = super().peek_messages(max_message_count, **kwargs)
+        return [message for message in found if not is_ping(message)]
+
+    def __iter__(self) -> Iterator[ServiceBusReceivedMessage]:
+        return self._without_pings(super().__iter__())
+
+    def _without_pings(
+        self, messages: Iterator[ServiceBusReceivedMessage]
+    ) -> Iterator[ServiceBusReceivedMessage]:
+        for message in messages:
+            self._note([message])
+            if is_ping(message):
+                self._discard(message)
+            else:
+                yield message
+        self._note([])
+
+    def __next__(self) -> ServiceBusReceivedMessage:
+        while True:
+            message = super().__next__()
+            self._note([message])
+            if not is_ping(message):
+                return message
+            self._discard(message)
+
+    def _note(self, messages: list[ServiceBusReceivedMessage]) -> None:
+        books = self._factory.books
+        if books is not None:
+            settled = not self.receive_mode_is_peek_lock
+            books.received(self.entity_path, messages, settled=settled)
+
+    def _settle_message_with_retry(
+        self, message: Any, settle_operation: str, *args: Any, **kwargs: Any
+    ) -> None:
+        super()._settle_message_with_retry(message, settle_operation, *args, **kwargs)
+        if self._factory.books is not None:
+            self._factory.books.settled(self.entity_path, message, settle_operation)
+
+    def _mgmt_request_response_with_retry(
+        self, mgmt_operation: bytes, *args: Any, **kwargs: Any
+    ) -> Any:
+        answer = super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
+        if self._factory.books is not None:
+            self._factory.books.requested(self.entity_path, mgmt_operation)
+        return answer
+
+    def _open(self, timeout: float | None = None) -> None:
+        if self._running:
+            return
+        super()._open(timeout)
+        if self._session is not None and self._factory.pairing is not None:
+            # Only a queue that requires sessions hands one out; and such a queue takes no message
+            # without. What a subscription requires says nothing about its topic.
+            self._factory.pairing.admission(self.entity_path).needs_session = True
+
+    def _backoff(
+        self,
+        retried_times: int,
+        last_exception: Any,
+        abs_timeout_time: float | None = None,
+        entity_name: str | None = None,
+    ) -> None:
+        if not outwait_busy(last_exception, abs_timeout_time):
+            super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
+
+    def _discard(self, message: ServiceBusReceivedMessage) -> None:
+        if self.receive_mode_is_peek_lock:
+            with suppress(Exception):  # its second is over, and so is the message
+                self.complete_message(message)
+
+    @property
+    def receive_mode_is_peek_lock(self) -> bool:
+        return bool(self._receive_mode.value == "peeklock")
+
+    def _check_live(self) -> None:
+        self._factory.check_open()
+        super()._check_live()
+
+
+def adopt_receiver(receiver: ServiceBusReceiver, factory: Any) -> Any:
+    """As ``link.adopt``: change the class of what the SDK made."""
+    receiver.__class__ = MessageReceiver
+    assert isinstance(receiver, MessageReceiver)
+    receiver._factory = factory
+    return receiver

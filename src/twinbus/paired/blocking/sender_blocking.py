@@ -1,0 +1,393 @@
+# Generated from ../aio/sender.py by tools/unasync.py; change that file, not this one.
+"""The paired sender: the SDK's sender while all is well, the way to the backlog while it is not."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+import warnings
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from azure.servicebus._common import mgmt_handlers
+from azure.servicebus._common.constants import (
+    MGMT_REQUEST_MESSAGE,
+    MGMT_REQUEST_MESSAGES,
+    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
+)
+from azure.servicebus._common.tracing import SPAN_NAME_SCHEDULE
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+
+from twinbus.classifier import Verdict
+from twinbus.errors import PairingError
+from twinbus.failover.states import State
+from twinbus.paired.blocking.busy_blocking import BUSY_S
+from twinbus.paired.blocking.gatherer_blocking import Gatherer
+from twinbus.paired.blocking.link_blocking import CongestedError, SharedSender
+from twinbus.paired.blocking.pairing_blocking import Entity, Pairing
+from twinbus.paired.blocking.world_blocking import CANCELLED, sleep
+from twinbus.paired.outgoing import (
+    Outgoing,
+    OutgoingBatch,
+    batch_of,
+    is_encodable,
+    links_of,
+    outgoing,
+    schedule_request,
+    scheduled,
+)
+
+if TYPE_CHECKING:
+    from twinbus.paired.blocking.factory_blocking import MessagingFactory
+
+# An attempt may wait this long for an answer, even where there is to be no other: to open a link to
+# a region far away, or through a name server that is slow, takes seconds.
+ANSWER_S = 10.0
+# A send that is cancelled counts as a time-out does if it had waited this long: a healthy namespace
+# has opened a link and answered by then, and who cancels sooner has other reasons, as when closing.
+UNANSWERED_S = 1.0
+# Of a send's time, at most this much is kept back for the backlog.
+DIVERT_RESERVE_S = 5.0
+
+_REFUSALS = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
+_DIVERTED_NUMBERS = itertools.count(-1, -1)
+
+
+class MessageSender(SharedSender):
+    """A ``ServiceBusSender`` to one queue or topic. Many threads may use it at once.
+
+    Get one with ``get_queue_sender`` or ``get_topic_sender`` of a ``MessagingFactory``.
+    """
+
+    _factory: MessagingFactory
+    _gatherer: Gatherer | None
+    _joined: tuple[Pairing, Entity] | None
+    _own_try_timeout: float
+    _retry_until: float
+    _sticky: str
+
+    def __enter__(self) -> MessageSender:
+        self._check_live()
+        joined = self._join()
+        if joined is None:
+            super().__enter__()
+            return self
+        # An entity that is out when the sender is made is no reason not to have a sender.
+        self._try_link(*joined)
+        return self
+
+    def send_messages(self, message: Any, *, timeout: float | None = None, **kwargs: Any) -> None:
+        """As the SDK's. While the entity is diverted, into the backlog."""
+        if kwargs:
+            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
+        self._check_live()
+        if timeout is not None and timeout <= 0:
+            raise ValueError("The timeout must be greater than 0.")
+        ready = outgoing(message, self._amqp_transport, self._trace_attributes())
+        if ready is None:
+            return
+        if self._gatherer is not None and isinstance(ready, Outgoing):
+            self._gatherer.send(ready, timeout)
+        else:
+            self.deliver(ready, timeout)
+
+    def deliver(self, ready: Outgoing | OutgoingBatch, timeout: float | None) -> None:
+        """To the primary if it is healthy, else to the backlog."""
+        joined = self._join()
+        if joined is None:
+            self._send_home(ready, timeout)
+            return
+        pairing, entity = joined
+        total = timeout or pairing.options.operation_timeout.total_seconds()
+        deadline = time.monotonic() + total
+        done, _ = self._at_home(lambda left: self._send_home(ready, left), ready, deadline, total)
+        if done:
+            return
+        entity.admission.check(entity.path, ready)
+        self._sticky = pairing.diverter.divert(
+            entity.path, ready.encoded(), self._sticky, deadline, ready.ids()
+        )
+
+    def _send_home(self, ready: Outgoing | OutgoingBatch, timeout: float | None) -> None:
+        """To the primary, and into the ledger if there is one."""
+        books = self._factory.books
+        if books is None:
+            self.transfer(ready, timeout)
+            return
+        try:
+            self.transfer(ready, timeout)
+        except BaseException:
+            books.sent(self.entity_name, ready, ok=False)
+            raise
+        books.sent(self.entity_name, ready)
+
+    def _at_home(
+        self,
+        act: Callable[[float], Any],
+        ready: Outgoing | OutgoingBatch,
+        deadline: float,
+        total: float,
+    ) -> tuple[bool, Any]:
+        """Do it on the primary. (False, None) if the entity is diverted, or is by this failure."""
+        assert self._joined is not None
+        pairing, entity = self._joined
+        # A link to the backlog that must be opened first takes more of the time there is.
+        share = total / 2 if pairing.diverter.is_cold(self._sticky) else total / 4
+        home_by = deadline - min(DIVERT_RESERVE_S, share)
+        while not pairing.is_diverted(entity):
+            began = time.monotonic()
+            try:
+                outcome = act(max(0.001, home_by - began))
+            except CANCELLED:
+                self._broken_off(began)
+                raise
+            except Exception as error:
+                if not is_encodable(ready):  # which says nothing about the entity
+                    raise
+                entity.admission.refused(ready, error)
+                again = self._after(error, began, home_by)
+                if not again and entity.failover.state is not State.DIVERTED:
+                    raise
+            else:
+                if entity.failover.state is not State.HEALTHY:
+                    pairing.succeeded(entity)
+                entity.admission.took(ready)
+                return True, outcome
+        return False, None
+
+    def _broken_off(self, began: float) -> None:
+        """A wait for the primary was cancelled. If nothing was heard of it all the while, and that
+        was long enough to mean something, it counts as the time-out that it was to its caller."""
+        assert self._joined is not None
+        pairing, entity = self._joined
+        waited = time.monotonic() - began
+        if waited >= UNANSWERED_S and self._last_used < began:
+            error = OperationTimeoutError(
+                message=f"'{entity.path}' had not answered when the send was cancelled after "
+                f"{waited:.1f} seconds."
+            )
+            pairing.failed(entity, began, error, self._sticky)
+
+    def _after(self, error: Exception, began: float, home_by: float) -> bool:
+        """What a failed send leads to; true if it is worth trying the primary again."""
+        assert self._joined is not None
+        pairing, entity = self._joined
+        verdict = pairing.options.classifier(error)
+        if verdict is Verdict.RAISE or isinstance(error, CongestedError):
+            raise error
+        if verdict is Verdict.WAIT:
+            if time.monotonic() + BUSY_S >= home_by:
+                raise error
+            sleep(BUSY_S)
+            return True
+        pairing.failed(entity, began, error, self._sticky)
+        return entity.failover.is_stale(began) and time.monotonic() < home_by
+
+    def schedule_messages(
+        self,
+        messages: Any,
+        schedule_time_utc: datetime,
+        *,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """As the SDK's. While the entity is diverted, the messages go to the backlog and are
+        scheduled when they are home; until then they have no sequence number of the primary's, and
+        the numbers returned are negative."""
+        if kwargs:
+            warnings.warn(f"Unsupported keyword args: {kwargs}", stacklevel=2)
+        self._check_live()
+        if timeout is not None and timeout <= 0:
+            raise ValueError("The timeout must be greater than 0.")
+        # Encoded once, ids and all: what is asked of the primary and what is diverted are the same.
+        many = scheduled(
+            messages, schedule_time_utc, self._amqp_transport, self._trace_attributes()
+        )
+        if not many:
+            return []
+        joined = self._join()
+        if joined is None:
+            return self._schedule_home(many, timeout)
+        total = timeout or joined[0].options.operation_timeout.total_seconds()
+        deadline = time.monotonic() + total
+        ready = batch_of(many)
+        done, numbers = self._at_home(
+            lambda left: self._schedule_home(many, left), ready, deadline, total
+        )
+        if done:
+            return list(numbers)
+        self.deliver(ready, max(0.001, deadline - time.monotonic()))
+        return [next(_DIVERTED_NUMBERS) for _ in many]
+
+    def _schedule_home(self, many: list[Outgoing], timeout: float | None) -> list[int]:
+        began = time.monotonic()
+        if not self._turn.acquire(timeout):
+            raise self._waited_too_long(began)
+        try:
+            with self._traced(links_of(many), SPAN_NAME_SCHEDULE):
+                numbers: list[int] = self._mgmt_request_response_with_retry(
+                    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
+                    schedule_request(many),
+                    mgmt_handlers.schedule_op,
+                    timeout=timeout,
+                )
+            self._last_used = time.monotonic()
+            return numbers
+        except BaseException as error:
+            if isinstance(error, ServiceBusError):
+                self._note_failure(error)
+            # The link to $management may have ended with it, of which the SDK takes no notice, or
+            # half an answer have been read. Nobody else should find out which.
+            self.drop_link()
+            raise
+        finally:
+            self._turn.release()
+
+    def cancel_scheduled_messages(
+        self, sequence_numbers: int | list[int], *, timeout: float | None = None, **kwargs: Any
+    ) -> None:
+        """As the SDK's. Send availability is about sending: what was scheduled on the primary can
+        be cancelled while the primary is there, and what was diverted once it is home, by the
+        sequence number that it has there."""
+        self._check_live()
+        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
+        if any(number < 0 for number in numbers):
+            raise PairingError(
+                "a negative number stands for a message that was scheduled while "
+                f"'{self.entity_name}' was out: it is in the backlog and has no sequence number on "
+                "the primary yet. When it is home, peek for it there and cancel that number"
+            )
+        began = time.monotonic()
+        if not self._turn.acquire(timeout):
+            raise self._waited_too_long(began)
+        try:
+            super().cancel_scheduled_messages(numbers, timeout=timeout, **kwargs)
+        finally:
+            self._turn.release()
+
+    def create_message_batch(self, max_size_in_bytes: int | None = None) -> Any:
+        """As the SDK's. It needs no primary: without one, the limit is the Standard tier's."""
+        self._check_live()
+        joined = self._join()
+        if joined is not None and not self._max_message_size_on_link:
+            self._try_link(*joined)
+        if joined is not None and not self._max_message_size_on_link:
+            limits = joined[1].admission.limits
+            self._max_message_size_on_link, self._max_batch_size_on_link = limits
+        return super().create_message_batch(max_size_in_bytes)
+
+    def _try_link(self, pairing: Pairing, entity: Entity) -> None:
+        """Open the link, if the entity is there: that it is not is noted, and the first send says
+        more."""
+        if pairing.is_diverted(entity):
+            return
+        began = time.monotonic()
+        try:
+            self.warm(pairing.options.operation_timeout.total_seconds())
+        except CANCELLED:
+            self._broken_off(began)
+            raise
+        except ServiceBusError as error:
+            if pairing.options.classifier(error) is not Verdict.COUNT:
+                raise
+            pairing.failed(entity, began, error, self._sticky)
+
+    def close(self) -> None:
+        try:
+            if self._gatherer is not None:
+                self._gatherer.close()
+        finally:
+            super().close()
+
+    def _join(self) -> tuple[Pairing, Entity] | None:
+        """The pairing, once there is one: a sender may be older than it."""
+        if self._joined is None:
+            pairing = self._factory.pairing
+            if pairing is None:
+                return None
+            self._sticky = pairing.diverter.rotation.pick(time.monotonic())
+            self._own_try_timeout = self._config.try_timeout or math.inf
+            self._joined = (pairing, pairing.join(self))
+            self._note_limits()
+        return self._joined
+
+    def _open(self, timeout: float | None = None) -> None:
+        if not self._running:
+            super()._open(timeout)
+            self._note_limits()
+
+    def _note_limits(self) -> None:
+        """What the link announced is the entity's, for when there is no link."""
+        if self._joined is not None and self._running:
+            self._joined[1].admission.announced(
+                self._max_message_size_on_link, self._max_batch_size_on_link
+            )
+
+    def _mgmt_request_response_with_retry(
+        self, mgmt_operation: bytes, message: dict[Any, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        answer = super()._mgmt_request_response_with_retry(mgmt_operation, message, *args, **kwargs)
+        books = self._factory.books
+        if books is not None:
+            if mgmt_operation == REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION:
+                encoded = [
+                    bytes(each[MGMT_REQUEST_MESSAGE]) for each in message[MGMT_REQUEST_MESSAGES]
+                ]
+                books.scheduled(self.entity_name, encoded)
+            else:
+                books.requested(self.entity_name, mgmt_operation)
+        return answer
+
+    # -- what is asked of the SDK's retries
+
+    def _do_retryable_operation(
+        self, operation: Callable[..., Any], timeout: float | None = None, **kwargs: Any
+    ) -> Any:
+        if self._joined is not None:
+            window = self._joined[0].options.retry_window.total_seconds()
+            self._retry_until = time.monotonic() + window
+            self._config.try_timeout = min(self._own_try_timeout, max(window, ANSWER_S))
+        return super()._do_retryable_operation(operation, timeout, **kwargs)
+
+    def _backoff(
+        self,
+        retried_times: int,
+        last_exception: Any,
+        abs_timeout_time: float | None = None,
+        entity_name: str | None = None,
+    ) -> None:
+        if self._joined is not None:
+            abs_timeout_time = min(abs_timeout_time or math.inf, self._retry_until)
+        super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
+
+    def _handle_exception(self, exception: BaseException) -> Any:
+        was_open = self._running
+        error = super()._handle_exception(exception)
+        if self._joined is None:
+            return error
+        if isinstance(error, ServiceBusServerBusyError):
+            # Waited out by the send itself, where a caller who has no ten seconds is told so.
+            raise error
+        if not was_open and isinstance(error, _REFUSALS):
+            # A key that is refused a new link will be refused the next one. A link that was open
+            # may have had a token that ran out: then the next one has a new token.
+            raise error
+        return error
+
+    def _check_live(self) -> None:
+        self._factory.check_open()
+        super()._check_live()
+
+    def _trace_attributes(self) -> dict[str, str | int]:
+        return {
+            "net.peer.name": self.fully_qualified_namespace,
+            "messaging.destination.name": self.entity_name,
+        }
