@@ -129,7 +129,7 @@ def syphon(
         except SyphonError as error:
             refuse(str(error))
         with _stoppable(with_parent) as stopped, _bar(hidden=as_json) as tell:
-            made = _start(options, master, tell)
+            made = _start(options, master, tell, once=once)
             _heed(stopped)  # Spark has a handler of its own for Ctrl-C
             try:
                 empty = _run(made, stopped, http_port, patience if once else None, answer)
@@ -209,13 +209,15 @@ def _queues(
     return found
 
 
-def _start(options: SyphonOptions, master: str | None, tell: Callable[[Snapshot], None]) -> Syphon:
+def _start(
+    options: SyphonOptions, master: str | None, tell: Callable[[Snapshot], None], *, once: bool
+) -> Syphon:
     from twinbus.errors import TwinbusError
     from twinbus.spark.engine import spark_session
     from twinbus.syphon.query import SETTINGS, Syphon
 
     try:
-        spark = spark_session("twinbus syphon", master=master, conf=SETTINGS, short_run=True)
+        spark = spark_session("twinbus syphon", master=master, conf=SETTINGS, short_run=once)
         return Syphon(spark, options, tell)
     except TwinbusError as error:
         refuse(str(error))

@@ -359,7 +359,7 @@ class Carrier:
             self._post.abandon(parcel.queue, parcel.tokens)
         key = (parcel.queue, parcel.destination, Outcome.PARTIAL)
         highest = max(row.number for row in rows)
-        self._partial.append(Tally(*key, len(rows), parcel.number, highest, error=group))
+        self._partial.append(Tally(*key, len(rows), parcel.number, highest, part_of=group))
 
     def _is_cut_short(self, queue: str) -> bool:
         """Whether there may be more in it, which is reached only while these stay locked."""

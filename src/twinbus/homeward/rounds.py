@@ -59,7 +59,8 @@ class Tally:
     lowest: int = 0  # the lowest sequence number among them
     highest: int = 0
     until_ms: int = 0  # when the last of their locks ends; 0 if they were given back
-    error: str | None = None  # of PARTIAL: the message that they are parts of
+    error: str | None = None
+    part_of: str | None = None  # of PARTIAL: the message that they are parts of
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +190,7 @@ class Destinations:
             if known.pace is not None:
                 faster = known.pace * FASTER
                 known.pace = faster if faster < UNHURRIED else None
-        said = (each.error for each in tallies if each.outcome is not Outcome.PARTIAL)
-        known.error = next((error for error in said if error), known.error)
+        known.error = next((each.error for each in tallies if each.error), known.error)
 
     def _see_parts(self, tallies: list[Tally], now: float) -> None:
         """A round that did not come to the end of a queue cannot say that a part is alone there."""
@@ -199,8 +199,8 @@ class Destinations:
         recent = {group: span for group, span in seen.items() if now - span[1] < UNSEEN_S}
         self._partial = recent
         for each in tallies:
-            if each.outcome is Outcome.PARTIAL and each.error and each.queue not in cut_short:
-                recent[each.error] = (recent.get(each.error, (now, now))[0], now)
+            if each.part_of and each.queue not in cut_short:
+                recent[each.part_of] = (recent.get(each.part_of, (now, now))[0], now)
 
     def _hold(self, tallies: Iterable[Tally], now: float) -> None:
         now_ms = int(now * 1000)

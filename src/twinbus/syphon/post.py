@@ -35,13 +35,13 @@ MOST_WORDS: Final = 1000
 
 TALLY_DDL: Final = (
     "queue string, destination string, outcome string, messages bigint, lowest bigint, "
-    "highest bigint, until_ms bigint, error string"
+    "highest bigint, until_ms bigint, error string, part_of string"
 )
 _TALLY_SCHEMA = pa.schema(
     [
         *(("queue", pa.string()), ("destination", pa.string()), ("outcome", pa.string())),
         *(("messages", pa.int64()), ("lowest", pa.int64()), ("highest", pa.int64())),
-        *(("until_ms", pa.int64()), ("error", pa.string())),
+        *(("until_ms", pa.int64()), ("error", pa.string()), ("part_of", pa.string())),
     ]
 )
 

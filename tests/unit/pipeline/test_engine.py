@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
-from twinbus.spark.engine import is_submitted, spark_session
+from twinbus.cli import app
+from twinbus.spark.engine import EngineError, is_submitted, settings_for, spark_session
+
+NAMESPACE = (
+    "Endpoint=sb://{}.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=c2VjcmV0"
+)
 
 TALKATIVE = """
 from twinbus.spark.engine import spark_session
@@ -71,3 +77,27 @@ def test_a_java_that_does_not_start_is_quoted(tmp_path: Path) -> None:
         env={**os.environ, "JAVA_HOME": str(tmp_path)},
     )
     assert "EngineError: Spark did not start; its last words were: no room for" in done.stderr
+
+
+@pytest.mark.parametrize(("options", "is_short"), [([], False), (["--once"], True)])
+def test_only_a_syphon_that_ends_has_the_compiler_for_a_short_run(
+    options: list[str], is_short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def session(*_: object, short_run: bool, **__: object) -> None:
+        asked.append(short_run)
+        raise EngineError("no Spark today")
+
+    monkeypatch.setattr("twinbus.spark.engine.spark_session", session)
+    pair = [("--primary", "home"), ("--secondary", "away")]
+    arguments = [f"{name}={NAMESPACE.format(host)}" for name, host in pair]
+    done = CliRunner().invoke(app, ["syphon", "--queue=q", *arguments, *options])
+    assert "no Spark today" in done.stderr
+    assert asked == [is_short]
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_javas_quickest_compiler_is_for_short_runs(is_short: bool) -> None:
+    options = settings_for("local[2]", "log", short_run=is_short)["spark.driver.extraJavaOptions"]
+    assert ("-XX:TieredStopAtLevel=1" in options) == is_short

@@ -37,7 +37,7 @@ def progress() -> Progress:
             tally(Outcome.FAILED, 3, "bills", "it is away"),
             tally(Outcome.BUSY, 1, "bills", "it is busy"),
             tally(Outcome.SKIPPED, 9, "bills", "not its turn"),
-            tally(Outcome.PARTIAL, 2, "orders", "some-message"),
+            Tally("q", "orders", Outcome.PARTIAL, 2, part_of="some-message"),
         ],
         took_s=1.5,
     )

@@ -155,7 +155,7 @@ def seen_for_long(share: int) -> Destinations:
     """Two parts of a message were all that a round took of its queue, for longer than it takes."""
     known = Destinations(share=share)
     for now in range(0, 200, 20):
-        part = Tally(Q, "orders", Outcome.PARTIAL, 2, 1, 2, error="group")
+        part = Tally(Q, "orders", Outcome.PARTIAL, 2, 1, 2, part_of="group")
         known.learn([part], float(now), 1.0)
     return known
 
