@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage as BrokeredMessage
 
-    from twinbus.errors import (
+    from twinbus.client_errors import (
         BacklogError,
         EnvelopeError,
         FactoryFaultedError,
         PairingError,
-        TwinbusError,
     )
+    from twinbus.errors import TwinbusError
     from twinbus.paired.blocking.clients_blocking import (
         QueueClient,
         SubscriptionClient,
@@ -49,10 +49,10 @@ __all__ = [
 
 # Imported when asked for: the broker lives in this package too, and must start without the SDK.
 _HOMES = {
-    "BacklogError": "twinbus.errors",
-    "EnvelopeError": "twinbus.errors",
-    "FactoryFaultedError": "twinbus.errors",
-    "PairingError": "twinbus.errors",
+    "BacklogError": "twinbus.client_errors",
+    "EnvelopeError": "twinbus.client_errors",
+    "FactoryFaultedError": "twinbus.client_errors",
+    "PairingError": "twinbus.client_errors",
     "TwinbusError": "twinbus.errors",
     "QueueClient": "twinbus.paired.blocking.clients_blocking",
     "SubscriptionClient": "twinbus.paired.blocking.clients_blocking",

@@ -38,7 +38,7 @@ from twinbus.amqp.types import (
     encode,
     encode_binary,
 )
-from twinbus.errors import EnvelopeError
+from twinbus.client_errors import EnvelopeError
 
 PATH: Final = "x-ms-path"
 SESSION_ID: Final = "x-ms-sessionid"

@@ -17,7 +17,7 @@ end: what no longer fits is dropped, counted and said. Nothing here ever makes a
 store or raises to it. A process that is killed loses what was not yet written; one that is forked
 begins with an empty buffer and a thread of its own.
 
-This is a leaf: it imports nobody of ours, so that anybody may keep a ledger.
+This is a leaf: it imports nobody of ours but the root of errors, so that anybody may keep a ledger.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 from weakref import WeakSet
+
+from twinbus.errors import TwinbusError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +67,7 @@ Row = tuple[Any, ...]
 _IDS: Final = 9
 
 
-class LedgerError(Exception):
+class LedgerError(TwinbusError):
     """A ledger cannot be kept, or cannot be read; the text says why and what to do."""
 
 

@@ -6,7 +6,7 @@ import pytest
 from azure.servicebus import exceptions as sdk
 
 from twinbus.classifier import Verdict, classify
-from twinbus.errors import PairingError
+from twinbus.client_errors import PairingError
 
 
 @pytest.mark.parametrize(

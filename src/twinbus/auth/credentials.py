@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from azure.servicebus import ServiceBusClient, parse_connection_string
 
-from twinbus.errors import TwinbusError
+from twinbus.client_errors import ClientError
 
 CONNECTION: Final = "connection"
 ENVIRONMENT: Final = "connectionenv"
 PROVIDER: Final = "connectionprovider"
 
 
-class CredentialError(TwinbusError):
+class CredentialError(ClientError):
     """There is no connection string, or it is none."""
 
 

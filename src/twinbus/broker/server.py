@@ -25,6 +25,7 @@ from twinbus.broker.queue import Done
 from twinbus.broker.served import Bookkeeper
 from twinbus.broker.store import Store, held
 from twinbus.broker.trouble import Trouble, no_faults
+from twinbus.errors import TwinbusError
 from twinbus.ledger import Keeper, Ledger, LedgerError
 from twinbus.serving.certificate import self_signed, server_context, write_private
 from twinbus.serving.http import HttpFactory
@@ -34,7 +35,7 @@ from twinbus.serving.websocket import web_app
 log = logging.getLogger("twinbus.broker")
 
 
-class BrokerError(Exception):
+class BrokerError(TwinbusError):
     """The broker cannot start; the text says why and what to do."""
 
 

@@ -239,7 +239,6 @@ def _opened(
     from twinbus.accounts.report import check_outputs
     from twinbus.accounts.tables import find, find_local, local_path
     from twinbus.errors import TwinbusError
-    from twinbus.ledger import LedgerError
     from twinbus.spark.engine import EngineError, spark_session
 
     ledger = ledger or local().ledger
@@ -255,7 +254,7 @@ def _opened(
             yield spark, find(spark, ledger, keeper)
     except EngineError as error:
         fail(str(error))
-    except (TwinbusError, LedgerError) as error:
+    except TwinbusError as error:
         refuse(str(error))
 
 

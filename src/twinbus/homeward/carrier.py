@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from twinbus import envelope
-from twinbus.errors import EnvelopeError
+from twinbus.client_errors import EnvelopeError
 from twinbus.homeward.rounds import LEFT, Orders, Outcome, Tally
 
 # A lock with less than this part of its time left is renewed before its message is sent.

@@ -14,7 +14,7 @@ from uuid import UUID
 from twinbus import envelope
 from twinbus.amqp.message import batch_items, body_value, sections
 from twinbus.amqp.types import CodecError, Symbol, Timestamp, decode
-from twinbus.errors import EnvelopeError
+from twinbus.client_errors import EnvelopeError
 
 SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
 ENQUEUED = Symbol("x-opt-enqueued-time")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from twinbus import processes
+from twinbus.errors import TwinbusError
 from twinbus.local import connections
 from twinbus.local.connections import Connections
 from twinbus.processes import StartError, Starting
@@ -34,7 +35,7 @@ DASHBOARD_PORT: Final = 5380
 _ANY_PORTS: Final = "`twinbus up --port 0 --admin-port 0 --dashboard-port 0` takes any that is free"
 
 
-class PairError(Exception):
+class PairError(TwinbusError):
     """It cannot be done; the text says why and what to do."""
 
 

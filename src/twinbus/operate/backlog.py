@@ -13,8 +13,9 @@ from azure.servicebus import parse_connection_string
 from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntityNotFoundError
 
 from twinbus.auth.credentials import Secret
+from twinbus.client_errors import EnvelopeError
 from twinbus.envelope import namespace_name, queue_path, unstamped
-from twinbus.errors import EnvelopeError, first_line
+from twinbus.errors import first_line
 from twinbus.homeward.received import Received
 from twinbus.sdk.links import Links
 from twinbus.sdk.raw import Delivery, RawReceiver, RawSender

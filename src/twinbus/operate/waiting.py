@@ -14,8 +14,8 @@ from typing import Any
 
 from twinbus import envelope
 from twinbus.auth.credentials import Secret
+from twinbus.client_errors import EnvelopeError
 from twinbus.envelope import is_backlog_path
-from twinbus.errors import EnvelopeError
 from twinbus.homeward.received import ENQUEUED, Received
 from twinbus.operate.backlog import DEAD_LETTERS
 from twinbus.sdk.links import Links

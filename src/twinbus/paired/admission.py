@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from twinbus import envelope
-from twinbus.errors import EnvelopeError
+from twinbus.client_errors import EnvelopeError
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch
 from twinbus.paired.ping import CONTENT_TYPE
 

@@ -14,7 +14,7 @@ from azure.servicebus.aio.management import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from twinbus.classifier import Classifier, classify
-from twinbus.errors import PairingError
+from twinbus.client_errors import PairingError
 
 DEFAULT_BACKLOG_QUEUE_COUNT: Final = 10
 DEFAULT_FAILOVER_INTERVAL: Final = timedelta(minutes=1)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from azure.servicebus import TransportType
 
-from twinbus.errors import PairingError
+from twinbus.client_errors import PairingError
 
 # Exit codes of the command: 2 means that it will never work as it is.
 HOPELESS: Final = 2

@@ -38,8 +38,9 @@ from twinbus.amqp.types import (
     encode_map,
 )
 from twinbus.auth.credentials import CONNECTION, ENVIRONMENT, PROVIDER, Secret, secret_from
+from twinbus.client_errors import EnvelopeError
 from twinbus.envelope import checked, unstamped
-from twinbus.errors import EnvelopeError, TwinbusError
+from twinbus.errors import TwinbusError
 from twinbus.homeward.carrier import in_transfers
 from twinbus.sdk.links import links
 

@@ -30,8 +30,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from twinbus.auth.credentials import Secret
+from twinbus.client_errors import ClientError, EnvelopeError
 from twinbus.envelope import home_of, part_of
-from twinbus.errors import EnvelopeError, TwinbusError, first_line
+from twinbus.errors import first_line
 from twinbus.homeward.carrier import NOWHERE, UnavailableError
 from twinbus.homeward.received import Received, enqueued_us
 from twinbus.homeward.rounds import FIRST_RETRY_S, LAST_RETRY_S, LEFT, Destinations, Tally
@@ -80,7 +81,7 @@ _PYTHONS_LAST_LINE: Final = re.compile(r"\w[\w.]*(Error|Exception): ")
 GONE: Final = (Py4JError, OSError)
 
 
-class SyphonError(TwinbusError):
+class SyphonError(ClientError):
     """The syphon has ended, and not because it was asked to."""
 
 

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import (
 from tests.unit.paired.fakes import make_pair, raising
 
 from twinbus import PairingError
-from twinbus.errors import BacklogError
+from twinbus.client_errors import BacklogError
 from twinbus.paired.aio.gatherer import Gatherer
 from twinbus.paired.aio.link import SharedSender
 from twinbus.paired.aio.world import Crew

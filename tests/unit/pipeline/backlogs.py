@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 
 from twinbus import envelope
 from twinbus.amqp.types import Symbol, UInt, encode, encode_list, encode_map
+from twinbus.client_errors import EnvelopeError
 from twinbus.envelope import identity_of
-from twinbus.errors import EnvelopeError
 from twinbus.homeward.carrier import Carrier, Row
 from twinbus.homeward.received import Received
 from twinbus.homeward.rounds import Destinations, Tally

@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from twinbus import envelope
 from twinbus.classifier import Verdict, classify
-from twinbus.errors import BacklogError
+from twinbus.client_errors import BacklogError
 from twinbus.failover.rotation import Rotation
 from twinbus.failover.states import Failover, State
 from twinbus.lab.simulation.clock import Clock, Signal

@@ -10,7 +10,7 @@ from typing import Any
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus import envelope
-from twinbus.errors import BacklogError, EnvelopeError
+from twinbus.client_errors import BacklogError, EnvelopeError
 from twinbus.failover.rotation import Rotation
 from twinbus.paired.aio.link import CongestedError, SharedSender, plain_sender
 from twinbus.paired.aio.world import Crew

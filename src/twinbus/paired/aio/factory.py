@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from azure.servicebus.aio import ServiceBusClient
 
-from twinbus.errors import FactoryFaultedError, PairingError
+from twinbus.client_errors import FactoryFaultedError, PairingError
 from twinbus.failover.states import State
 from twinbus.ledger import Ledger, LedgerError
 from twinbus.paired.aio.clients import QueueClient, SubscriptionClient, TopicClient

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.classifier import Verdict, classify
-from twinbus.errors import BacklogError, FactoryFaultedError
+from twinbus.client_errors import BacklogError, FactoryFaultedError
 from twinbus.paired.aio.world import Crew, Promise, sleep
 from twinbus.paired.outgoing import (
     BATCH_OVERHEAD,

@@ -26,7 +26,7 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.classifier import Verdict
-from twinbus.errors import PairingError
+from twinbus.client_errors import PairingError
 from twinbus.failover.states import State
 from twinbus.paired.aio.busy import BUSY_S
 from twinbus.paired.aio.gatherer import Gatherer

@@ -22,8 +22,9 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
+from twinbus.client_errors import PairingError
 from twinbus.envelope import namespace_name, queue_path
-from twinbus.errors import PairingError, first_line
+from twinbus.errors import first_line
 from twinbus.paired.aio.link import plain_sender
 from twinbus.paired.aio.world import Crew, sleep
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions

@@ -11,7 +11,7 @@ from typing import Any
 from azure.servicebus import ServiceBusClient
 
 from twinbus import envelope
-from twinbus.errors import BacklogError, EnvelopeError
+from twinbus.client_errors import BacklogError, EnvelopeError
 from twinbus.failover.rotation import Rotation
 from twinbus.paired.blocking.link_blocking import CongestedError, SharedSender, plain_sender
 from twinbus.paired.blocking.world_blocking import Crew

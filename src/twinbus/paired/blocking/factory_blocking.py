@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from azure.servicebus import ServiceBusClient
 
-from twinbus.errors import FactoryFaultedError, PairingError
+from twinbus.client_errors import FactoryFaultedError, PairingError
 from twinbus.failover.states import State
 from twinbus.ledger import Ledger, LedgerError
 from twinbus.paired.blocking.clients_blocking import QueueClient, SubscriptionClient, TopicClient

@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.classifier import Verdict, classify
-from twinbus.errors import BacklogError, FactoryFaultedError
+from twinbus.client_errors import BacklogError, FactoryFaultedError
 from twinbus.paired.blocking.world_blocking import Crew, Promise, sleep
 from twinbus.paired.outgoing import (
     BATCH_OVERHEAD,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from twinbus.errors import PairingError
+from twinbus.client_errors import PairingError
 from twinbus.paired.blocking.world_blocking import Crew, Signal, sleep
 from twinbus.paired.events import SyphonEnded, SyphonStarted
 from twinbus.paired.syphon_process import HOPELESS, RUNS, SyphonProcess

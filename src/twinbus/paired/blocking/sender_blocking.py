@@ -27,7 +27,7 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.classifier import Verdict
-from twinbus.errors import PairingError
+from twinbus.client_errors import PairingError
 from twinbus.failover.states import State
 from twinbus.paired.blocking.busy_blocking import BUSY_S
 from twinbus.paired.blocking.gatherer_blocking import Gatherer

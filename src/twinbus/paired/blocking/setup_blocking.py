@@ -23,8 +23,9 @@ from azure.servicebus.exceptions import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from twinbus.client_errors import PairingError
 from twinbus.envelope import namespace_name, queue_path
-from twinbus.errors import PairingError, first_line
+from twinbus.errors import first_line
 from twinbus.paired.blocking.link_blocking import plain_sender
 from twinbus.paired.blocking.world_blocking import Crew, sleep
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
