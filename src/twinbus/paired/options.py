@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakMethod
 
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
@@ -33,6 +35,23 @@ _PING_RANGE = (timedelta(seconds=1), timedelta(minutes=30))
 _POSITIVE = (timedelta(milliseconds=1), timedelta(days=1))
 
 
+@dataclass(slots=True)
+class Use:
+    """What ``pair_namespace`` made of options. It is kept beside them: they are their owner's, who
+    may copy them, compare them and hand them out again."""
+
+    found_queues: int | None = None
+    # Weak, because the pairing has the options, and would keep them for ever.
+    mark_healthy: WeakMethod[Callable[[str], None]] | None = None
+
+
+_USES: WeakKeyDictionary[PairedNamespaceOptions, Use] = WeakKeyDictionary()
+
+
+def use_of(options: PairedNamespaceOptions) -> Use:
+    return _USES.setdefault(options, Use())
+
+
 class PairedNamespaceOptions:
     """What every kind of pairing has: the secondary, and when to go there and come back."""
 
@@ -57,7 +76,6 @@ class PairedNamespaceOptions:
         if retry_window is not None:
             self.retry_window = retry_window
         self.classifier = classifier
-        self._mark_healthy: Callable[[str], None] | None = None
 
     @property
     def failover_interval(self) -> timedelta:
@@ -101,11 +119,14 @@ class PairedNamespaceOptions:
 
     def mark_path_healthy(self, path: str) -> None:
         """Send to this entity again at once, whatever the pings say."""
-        if self._mark_healthy is None:
+        weak = use_of(self).mark_healthy
+        if weak is None:
             raise PairingError(
                 "mark_path_healthy works once the options are in use: pair_namespace(options) first"
             )
-        self._mark_healthy(path)
+        mark_healthy = weak()
+        if mark_healthy is not None:  # or nobody is left to send
+            mark_healthy(path)
 
 
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
@@ -148,7 +169,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     def backlog_queue_count(self) -> int:
         """How many backlog queues to use. After ``pair_namespace``, successful or not, how many of
         them are there; another ``pair_namespace`` asks for all of them again."""
-        return self._wanted_queues if self._found_queues is None else self._found_queues
+        found = use_of(self).found_queues
+        return self._wanted_queues if found is None else found
 
     @backlog_queue_count.setter
     def backlog_queue_count(self, value: int) -> None:
@@ -160,7 +182,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
                 f"({DEFAULT_BACKLOG_QUEUE_COUNT} is a good number)"
             )
         self._wanted_queues = value
-        self._found_queues: int | None = None
+        use_of(self).found_queues = None
 
 
 def _check_kind(manager: Any, factory: Any) -> None:

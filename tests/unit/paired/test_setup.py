@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from copy import copy
+from gc import collect
 from typing import Any
+from weakref import ref
 
 import pytest
 from azure.core.exceptions import (
@@ -110,6 +113,38 @@ async def test_after_pairing_the_count_is_that_of_the_queues_that_are_there(
     assert options.secondary_namespace_manager.made == [path(0)]
     await primary.close()
     await options.messaging_factory.close()
+
+
+async def test_options_are_not_written_into_and_equal_ones_do_not_influence_each_other(
+    options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opens(sender: Any, *_: Any, **__: Any) -> None:
+        sender._running = True
+
+    monkeypatch.setattr(SharedSender, "_open", opens)
+    options.secondary_namespace_manager.errors = {path(1): [HttpResponseError("500")] * 3}
+    make = MessagingFactory.from_connection_string
+    same = copy(options)
+    same.messaging_factory = make(CONNECTION.format("contoso-backup"))
+    before = dict(vars(options))
+    one, other = make(CONNECTION.format("contoso")), make(CONNECTION.format("contoso"))
+    await one.pair_namespace(options)
+    assert vars(options) == before
+    assert (options.backlog_queue_count, same.backlog_queue_count) == (2, 3)
+    with pytest.raises(PairingError, match="once the options are in use"):
+        same.mark_path_healthy("orders")
+    await other.pair_namespace(same)
+    assert (options.backlog_queue_count, same.backlog_queue_count) == (2, 3)
+    options.mark_path_healthy("orders")
+    same.mark_path_healthy("lines")
+    assert list(one.entity_states()) == ["orders"]
+    assert list(other.entity_states()) == ["lines"]
+    for factory in (one, other, options.messaging_factory, same.messaging_factory):
+        await factory.close()
+    gone = ref(same)
+    del same, one, other, factory
+    collect()
+    assert gone() is None, "nothing keeps them when nobody has them"
 
 
 async def test_no_backlog_queue_at_all_raises(options: Any) -> None:

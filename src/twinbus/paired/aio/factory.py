@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Self
+from weakref import WeakMethod
 
 from azure.servicebus.aio import ServiceBusClient
 
@@ -32,7 +33,11 @@ from twinbus.paired.aio.world import Crew, Signal, aside
 from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.entity_path import parse_path
 from twinbus.paired.events import Closed, Faulted, PairingEvent
-from twinbus.paired.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.options import (
+    PairedNamespaceOptions,
+    SendAvailabilityPairedNamespaceOptions,
+    use_of,
+)
 from twinbus.paired.syphon_process import SyphonProcess, check_syphon
 from twinbus.paired.telemetry import Announcer, Listener
 
@@ -164,7 +169,7 @@ class MessagingFactory(ServiceBusClient):
             self.check_open()
             secondary.check_open()
 
-        options._found_queues = 0
+        use_of(options).found_queues = 0
         hosts_syphon = options.enable_syphon
         check_manager(options.secondary_namespace_manager, self, secondary)
         if hosts_syphon:
@@ -185,7 +190,7 @@ class MessagingFactory(ServiceBusClient):
                 still()
                 self.pairing, self._keeper = pairing, keeper
                 self._hosts_syphon = secondary._hosts_syphon = hosts_syphon
-                options._mark_healthy = pairing.mark_path_healthy
+                use_of(options).mark_healthy = WeakMethod(pairing.mark_path_healthy)
         except BaseException:
             if keeper is not None:
                 await keeper.stop()

@@ -27,7 +27,7 @@ from twinbus.envelope import namespace_name, queue_path
 from twinbus.errors import first_line
 from twinbus.paired.aio.link import plain_sender
 from twinbus.paired.aio.world import Crew, sleep
-from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions, use_of
 
 _LOGGER = logging.getLogger("twinbus.paired")
 
@@ -155,7 +155,7 @@ async def prepare_backlog(
         backlog.say_left(error)
         raise
     finally:
-        options._found_queues = len(backlog.found)
+        use_of(options).found_queues = len(backlog.found)
     return backlog.found
 
 

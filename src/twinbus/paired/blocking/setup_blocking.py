@@ -28,7 +28,7 @@ from twinbus.envelope import namespace_name, queue_path
 from twinbus.errors import first_line
 from twinbus.paired.blocking.link_blocking import plain_sender
 from twinbus.paired.blocking.world_blocking import Crew, sleep
-from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions, use_of
 
 _LOGGER = logging.getLogger("twinbus.paired")
 
@@ -156,7 +156,7 @@ def prepare_backlog(
         backlog.say_left(error)
         raise
     finally:
-        options._found_queues = len(backlog.found)
+        use_of(options).found_queues = len(backlog.found)
     return backlog.found
 
 
