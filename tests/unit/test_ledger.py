@@ -26,8 +26,8 @@ from twinbus.ledger import (
     Folder,
     Ledger,
     LedgerError,
+    LedgerStatus,
     Operation,
-    Status,
     check_marker,
     schema,
     units,
@@ -303,7 +303,7 @@ def test_any_store_that_fsspec_knows_will_do() -> None:
         ledger = Ledger(where, client=client)
         add(ledger, client)
         ledger.close()
-        assert ledger.status == Status(1, 0, 0, "")
+        assert ledger.status == LedgerStatus(1, 0, 0, "")
     root = where.removeprefix("memory:/")
     marker, *files = sorted(MemoryFileSystem().find(root))
     assert marker == f"{root}/{MARKER}"
@@ -538,7 +538,7 @@ def test_a_record_of_no_time_at_all_is_dropped_and_the_others_are_written(
         assert time.monotonic() < end, "waited 10 s for the next record to be written"
         time.sleep(0.01)
     ledger.close()
-    assert ledger.status == Status(1, 0, 1, "")
+    assert ledger.status == LedgerStatus(1, 0, 1, "")
 
 
 def test_the_thread_outlives_what_nobody_foresaw(
@@ -579,5 +579,5 @@ def test_without_a_thread_to_be_had_what_is_added_waits_for_one_and_nobody_hears
         abandoned.close()
     started.add(Operation.SEND, Cause.NORMAL, "contoso", "orders")
     started.close()
-    assert started.status == Status(2, 0, 0, "")
-    assert abandoned.status == Status(1, 0, 0, "")
+    assert started.status == LedgerStatus(2, 0, 0, "")
+    assert abandoned.status == LedgerStatus(1, 0, 0, "")
