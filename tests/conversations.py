@@ -29,7 +29,7 @@ class Conversation:
         self.namespace = Namespace("home", self.store, [root_rule("a2V5")])
         self.namespace.directory.create_queue("orders", QueueDescription(), NOW, nothing)
         self._commit()
-        self.broker = Client(self.namespace, lambda: NOW, lambda client: None)
+        self.broker = Client(self.namespace, lambda: NOW, lambda: None)
         self.amqp = Connection(server=False, container_id="test", hostname="localhost")
         self.amqp.start()
         while self.amqp.phase is not Phase.OPEN:

@@ -23,8 +23,9 @@ from tests.worlds import World, receive_some
 from twinbus.amqp.session import RECEIVER
 from twinbus.broker.config import NamespaceConfig
 from twinbus.broker.descriptions import QueueDescription
+from twinbus.broker.host import Host
 from twinbus.broker.server import Broker, BrokerConfig
-from twinbus.serving.port import AmqpProtocol, Host
+from twinbus.serving.peer import SocketPeer
 
 
 class PlantedError(Exception):
@@ -154,8 +155,8 @@ async def test_a_connection_that_cannot_be_served_keeps_no_other_from_the_port(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as planted:
-        planted.setattr(house.host, "protocol_for", fails)
-        with socket.create_connection(("127.0.0.1", house.host.address.port)) as guest:
+        planted.setattr(house.host.port, "protocol_for", fails)
+        with socket.create_connection(("127.0.0.1", house.host.port.address.port)) as guest:
             guest.sendall(b"AMQP\x00\x01\x00\x00")
             guest.settimeout(30)
             assert await asyncio.to_thread(is_closed, guest)
@@ -173,8 +174,8 @@ async def test_a_connection_that_cannot_be_taken_keeps_no_other_from_the_port(
         fails()
 
     with monkeypatch.context() as planted:
-        planted.setattr(house.host, "_spawn", spawn)
-        with socket.create_connection(("127.0.0.1", house.host.address.port)) as guest:
+        planted.setattr(house.host.port, "_spawn", spawn)
+        with socket.create_connection(("127.0.0.1", house.host.port.address.port)) as guest:
             guest.settimeout(30)
             assert await asyncio.to_thread(is_closed, guest)
         await house.failing("accepting")
@@ -189,18 +190,18 @@ async def test_a_client_that_fails_by_our_fault_is_closed_and_the_others_stay(
     async with house.client.receiver("well") as receiver, house.client.sender("well") as sender:
         await sender.send_messages(ServiceBusMessage("1"))
         assert len(await receive_some(receiver, 1)) == 1
-        mine = list(house.host.protocols)
+        mine = list(house.host.port.peers)
         other = World("asyncio", house.text)
         async with other.sender("q") as theirs:
             await theirs.send_messages(ServiceBusMessage("x"))
-            for protocol in house.host.protocols:
-                if protocol not in mine:
-                    monkeypatch.setattr(protocol.client, "tick", fails)
+            for peer in house.host.port.peers:
+                if peer not in mine:
+                    monkeypatch.setattr(peer.client, "tick", fails)
             await house.failing("connections")
         await other.close()
 
         async def is_gone() -> bool:
-            return list(house.host.protocols) == mine
+            return list(house.host.port.peers) == mine
 
         await until(is_gone, "the connection that fails to be closed")
         await sender.send_messages(ServiceBusMessage("2"))
@@ -213,9 +214,9 @@ async def test_one_that_cannot_be_written_to_is_closed(
     other = World("asyncio", house.text)
     async with other.sender("q") as sender:
         await sender.send_messages(ServiceBusMessage("x"))
-        (protocol,) = house.host.protocols
-        assert isinstance(protocol, AmqpProtocol)
-        monkeypatch.setattr(protocol.client.amqp, "data_to_send", fails)
+        (peer,) = house.host.port.peers
+        assert isinstance(peer, SocketPeer)
+        monkeypatch.setattr(peer.client, "data_to_send", fails)
         with pytest.raises(ServiceBusError):
             await asyncio.wait_for(sender.send_messages(ServiceBusMessage("y")), 20)
         await house.failing("connections")
@@ -227,7 +228,7 @@ async def test_the_same_of_one_that_came_by_websocket(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = house.text.replace(";UseDevelopmentEmulator=true", "")
-    port = house.host.address.port
+    port = house.host.port.address.port
     other = World(
         "blocking",
         text,
@@ -237,14 +238,14 @@ async def test_the_same_of_one_that_came_by_websocket(
     )
     async with other.sender("q") as sender:
         await sender.send_messages(ServiceBusMessage("x"))
-        (carrier,) = house.host.protocols
-        monkeypatch.setattr(carrier.client.amqp, "data_to_send", fails)
+        (peer,) = house.host.port.peers
+        monkeypatch.setattr(peer.client, "data_to_send", fails)
         with pytest.raises(ServiceBusError):
             await asyncio.wait_for(sender.send_messages(ServiceBusMessage("y")), 20)
         await house.failing("connections")
 
         async def is_gone() -> bool:
-            return carrier not in house.host.protocols
+            return peer not in house.host.port.peers
 
         await until(is_gone, "the connection that fails to be closed")
     await other.close()

@@ -21,7 +21,7 @@ async def test_a_client_that_does_not_read_is_closed_after_a_while(tmp_path: Pat
     broker = Broker(BrokerConfig([namespace], tmp_path, key=KEY))
     await broker.start()
     (host,) = broker.hosts
-    host.stuck_s = 1.0  # a minute, where people run it
+    host.port.stuck_s = 1.0  # a minute, where people run it
     text = broker.connection_strings()["contoso"]
 
     def fill_and_ask() -> Raw:
@@ -33,12 +33,12 @@ async def test_a_client_that_does_not_read_is_closed_after_a_while(tmp_path: Pat
         return raw
 
     raw = await asyncio.to_thread(fill_and_ask)
-    assert host.protocols
+    assert host.port.peers
     for _ in range(100):
-        if not host.protocols:
+        if not host.port.peers:
             break
         await asyncio.sleep(0.1)
-    assert not host.protocols, "the connection is still open"
+    assert not host.port.peers, "the connection is still open"
     assert host.namespace.directory.entity("q").queue.counts.active == MESSAGES
     raw.socket.close()
     await broker.stop()

@@ -104,7 +104,7 @@ class Client:
     """One connection's conversation with a namespace."""
 
     def __init__(
-        self, namespace: Namespace, clock: Callable[[], int], on_output: Callable[[Client], None]
+        self, namespace: Namespace, clock: Callable[[], int], on_output: Callable[[], None]
     ) -> None:
         self.namespace = namespace
         self.writable = True
@@ -166,7 +166,10 @@ class Client:
 
     def touch(self) -> None:
         """There is something to write."""
-        self._on_output(self)
+        self._on_output()
+
+    def data_to_send(self) -> bytes:
+        return self.amqp.data_to_send()
 
     def resume(self) -> None:
         """There is room to write again."""
@@ -182,6 +185,12 @@ class Client:
             self._handle(event)
         self._end_expired(self._clock())
         self.touch()
+
+    def close(self) -> None:
+        self.amqp.close()
+
+    def fail(self) -> None:
+        self.amqp.close(Error("amqp:internal-error", "The broker failed; see its log."))
 
     def disconnect(self) -> None:
         """The socket is gone."""

@@ -19,6 +19,7 @@ from twinbus.broker.admin import Page, admin_app
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.entities import Directory, EntityExistsError
+from twinbus.broker.host import Host, SteadyClock
 from twinbus.broker.metrics import metrics_page
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
@@ -29,7 +30,7 @@ from twinbus.errors import TwinbusError
 from twinbus.ledger import Keeper, Ledger, LedgerError
 from twinbus.serving.certificate import self_signed, server_context, write_private
 from twinbus.serving.http import HttpFactory
-from twinbus.serving.port import Address, Clock, Host, listening_socket
+from twinbus.serving.port import Address, listening_socket
 from twinbus.serving.websocket import web_app
 
 log = logging.getLogger("twinbus.broker")
@@ -60,7 +61,7 @@ class Broker:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
-        self.clock = Clock()
+        self.clock = SteadyClock()
         self.hosts: list[Host] = []
         self.admin_ports: list[int] = []
         self._factories: list[HttpFactory] = []
@@ -97,7 +98,7 @@ class Broker:
             trouble = Trouble(host)
             pages["$faults"] = trouble.page
             self._troubles.append(trouble)
-        factory = HttpFactory(web_app(host, admin_app(namespace, self.clock, pages)))
+        factory = HttpFactory(web_app(host.port, admin_app(namespace, self.clock, pages)))
         self._factories.append(factory)
         await host.start(factory)
         self.hosts.append(host)
@@ -192,7 +193,7 @@ class Broker:
         name = "localhost" if self.config.host in ("127.0.0.1", "0.0.0.0") else self.config.host  # noqa: S104 (compared, not bound)
         return {
             host.namespace.name: (
-                f"Endpoint=sb://{name}:{host.address.port};SharedAccessKeyName={ROOT_RULE};"
+                f"Endpoint=sb://{name}:{host.port.address.port};SharedAccessKeyName={ROOT_RULE};"
                 f"SharedAccessKey={host.namespace.directory.rules[0].primary_key};"
                 "UseDevelopmentEmulator=true"
             )

@@ -43,11 +43,11 @@ from twinbus.broker.fault_kinds import (
     TroubledError,
     fragment_of,
 )
+from twinbus.broker.host import Host
 from twinbus.broker.namespace import Answer
 from twinbus.broker.queue import QueueError
 from twinbus.broker.store import StoreError
 from twinbus.health import each
-from twinbus.serving.port import Host
 
 log = logging.getLogger("twinbus.broker")
 
@@ -122,13 +122,13 @@ class Trouble:
     def _settle_down(self) -> None:
         """Bring the host to the state that the faults which are on ask for."""
         kinds = {fault.kind.name for fault in self._faults if fault.entity is None}
-        self._host.shut = not kinds.isdisjoint(("unreachable", "namespace-gone"))
-        self._host.set_gone("namespace-gone" in kinds)
-        for client in self._host.clients:
+        self._host.port.shut = not kinds.isdisjoint(("unreachable", "namespace-gone"))
+        self._host.port.set_gone("namespace-gone" in kinds)
+        for client in self._host.port.clients:
             for _, context in client.links:
                 if isinstance(context, Receiver):
                     self._set_held(client, context)
-        if not self._faults and not self._host.is_gone:
+        if not self._faults and not self._host.port.is_gone:
             self._namespace.trouble = None
         self._changed.set()
         self._namespace.pump(self._host.clock())
@@ -178,7 +178,7 @@ class Trouble:
         return getattr(description, "enable_partitioning", False)
 
     def _end_links(self, fault: Fault, kinds: Any) -> None:
-        for client in self._host.clients:
+        for client in self._host.port.clients:
             for link, context in client.links:
                 if isinstance(context, kinds) and _concerns(fault, context):
                     client.drop(link, _farewell(fault, context))
@@ -191,10 +191,10 @@ class Trouble:
                     queue.release_locks(now_ms)
 
     def _cut(self, fault: Fault) -> None:
-        for carrier in list(self._host.protocols):
-            links = carrier.client.links
+        for peer in list(self._host.port.peers):
+            links = peer.client.links
             if fault.entity is None or any(_concerns(fault, context) for _, context in links):
-                carrier.abort()
+                peer.abort()
 
     # -- what clients send
 

@@ -75,14 +75,16 @@ def dashboard(
         needed = f"the dashboard needs more packages ({missing[0]})"
         refuse(f"{needed}: pip install 'twinbus[dashboard]'")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    from twinbus.dashboard.process import HOST, listen, serve
+    from twinbus.dashboard.process import HOST, serve
+    from twinbus.serving.port import Address as Bound
+    from twinbus.serving.port import listening_socket
 
     first = _asked("primary", primary or local().primary, primary_admin, certificate)
     second = _asked("secondary", secondary or local().secondary, secondary_admin, certificate)
     folder = _folder(ledger or local().ledger)
     _check_prices(tier, prices)
     try:
-        sock = listen(port)
+        sock = listening_socket(Bound(HOST, port))
     except OSError as error:
         refuse(error.strerror or str(error))
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)

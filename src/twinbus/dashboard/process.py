@@ -14,20 +14,6 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 
-def listen(port: int) -> socket.socket:
-    """Raises OSError, with a sentence. Who connects from now on waits until it is served."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((HOST, port))
-    except OSError as error:
-        sock.close()
-        reason = f"cannot listen on {HOST}:{port}: {error.strerror}"
-        raise OSError(error.errno, reason) from error
-    sock.listen(128)
-    return sock
-
-
 def serve(sock: socket.socket, make: Callable[[], ASGIApp]) -> None:
     """Until SIGINT or SIGTERM, which end it well, whether it has begun to serve or not."""
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -5,52 +5,52 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from twinbus.broker.dialect import Client
-from twinbus.serving.port import HANDSHAKE_S, Host
+from twinbus.serving.peer import HANDSHAKE_S, C
+from twinbus.serving.port import Port
 
 PATH = "/$servicebus/websocket"
 SUBPROTOCOL = "AMQPWSB10"
 
 
-class WebSocketCarrier:
-    """One client's bytes as binary WebSocket messages."""
+class WebSocketPeer(Generic[C]):
+    """A client whose bytes are binary WebSocket messages."""
 
-    def __init__(self, host: Host, socket: WebSocket) -> None:
-        self._host = host
+    def __init__(self, port: Port[C], socket: WebSocket) -> None:
+        self._port = port
         self._socket = socket
         self._output = asyncio.Event()
         self._started = time.monotonic()
         self._task: asyncio.Task[Any] | None = None
-        self.client = Client(host.namespace, host.clock, lambda client: self._output.set())
+        self.client = port.connect(self._output.set)
 
     async def run(self) -> None:
         """Carry bytes both ways until either side ends it."""
-        self._host.protocols[self] = None
+        self._port.peers[self] = None
         self._task = asyncio.current_task()
         writing = asyncio.create_task(self._write())
         try:
             await self._read()
         except (WebSocketDisconnect, asyncio.CancelledError):
-            pass  # the peer left, or the broker stops
+            pass  # the peer left, or the port closes
         except Exception as error:  # noqa: BLE001 - logged and counted
-            self._host.note_failure(error)
+            self._port.note_failure(error)
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-            self._host.protocols.pop(self, None)
+            self._port.peers.pop(self, None)
             self.client.disconnect()
 
     async def _read(self) -> None:
         while self.client.is_open:
             self.client.receive(await self._receive())
-            if self._host.committer.is_overloaded:
+            if self._port.gate.is_overloaded:
                 relieved = asyncio.Event()
-                self._host.committer.when_relieved(relieved.set)
+                self._port.gate.when_relieved(relieved.set)
                 await relieved.wait()
         await self._send()
 
@@ -70,13 +70,13 @@ class WebSocketCarrier:
         except WebSocketDisconnect:
             self.abort()
         except Exception as error:  # noqa: BLE001 - logged and counted
-            self._host.note_failure(error)
+            self._port.note_failure(error)
             self.abort()  # or it would go on listening to one who hears nothing
 
     async def _send(self) -> None:
         # Not writable while a message is under way: what a slow peer can make us hold is bounded.
         self.client.writable = False
-        data = self.client.amqp.data_to_send()
+        data = self.client.data_to_send()
         if data:
             try:
                 await self._socket.send_bytes(data)
@@ -93,7 +93,7 @@ class WebSocketCarrier:
             self.client.tick(now_s)
 
     def close(self) -> None:
-        self.client.amqp.close(None)
+        self.client.close()
         self._output.set()
 
     def abort(self) -> None:
@@ -101,7 +101,7 @@ class WebSocketCarrier:
             self._task.cancel()
 
 
-def web_app(host: Host, management: ASGIApp) -> ASGIApp:
+def web_app(port: Port[Any], management: ASGIApp) -> ASGIApp:
     """One application for what comes over HTTP: AMQP in WebSockets, and the management API."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +111,7 @@ def web_app(host: Host, management: ASGIApp) -> ASGIApp:
         socket = WebSocket(scope, receive, send)
         offered = scope.get("subprotocols", [])
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        await WebSocketCarrier(host, socket).run()
+        await WebSocketPeer(port, socket).run()
         if socket.client_state is WebSocketState.CONNECTED:
             with suppress(WebSocketDisconnect, RuntimeError):  # the peer may leave just now
                 await socket.close()
