@@ -10,7 +10,7 @@ from bench.load import kilobyte_message
 
 from twinbus.broker.access import root_rule
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.queue import QueueError
+from twinbus.broker.refusals import RequestError
 from twinbus.broker.store import Entry, Store
 
 NOW_MS = 1_700_000_000_000
@@ -84,5 +84,5 @@ class Taker:
     def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
         self.tokens.append(token)
 
-    def lose(self, error: QueueError) -> None:
+    def lose(self, error: RequestError) -> None:
         raise AssertionError(error)

@@ -34,8 +34,8 @@ from twinbus.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.broker.entities import EntityNotFoundError
 from twinbus.broker.namespace import SCHEDULED_TIME
+from twinbus.broker.refusals import EntityNotFoundError
 
 QUEUES: dict[str, dict[str, Any]] = {}
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE

@@ -45,20 +45,24 @@ from twinbus.broker.atom import Runtime
 from twinbus.broker.descriptions import (
     AccessRule,
     Claim,
-    DescriptionError,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
     check_name,
 )
-from twinbus.broker.entities import Entity, EntityExistsError, EntityNotFoundError
-from twinbus.broker.fault_kinds import BUSY, TroubledError
-from twinbus.broker.markup import AtomError
+from twinbus.broker.entities import Entity
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.queue import Done, QueueError
-from twinbus.broker.rules import Rule, RuleError
-from twinbus.broker.sql import SqlError
-from twinbus.broker.store import StoreError
+from twinbus.broker.queue import Done
+from twinbus.broker.refusals import (
+    ArgumentError,
+    BodyTooLargeError,
+    EntityChangedError,
+    EntityNotFoundError,
+    MethodError,
+    RefusalError,
+    UnauthorizedError,
+)
+from twinbus.broker.rules import Rule
 
 log = logging.getLogger("twinbus.broker")
 
@@ -67,30 +71,6 @@ MAX_DROPPED = 8 << 20
 MAX_PAGE = 100
 _FORWARD_TOKEN = "ServiceBusSupplementaryAuthorization"  # noqa: S105 - a header's name
 _FORWARD_DEAD_TOKEN = "ServiceBusDlqSupplementaryAuthorization"  # noqa: S105 - a header's name
-
-# The first that fits counts, so the narrow stand before the broad.
-_STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (AccessError, 401),
-    (TroubledError, 503),
-    (EntityNotFoundError, 404),
-    (EntityExistsError, 409),
-    (QueueError, 400),
-    (AtomError, 400),
-    (DescriptionError, 400),
-    (RuleError, 400),
-    (SqlError, 400),
-    (StoreError, 503),
-)
-
-
-class RefusedError(Exception):
-    """A request that HTTP itself has a status for."""
-
-    def __init__(self, status: int, text: str, **headers: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.headers = headers
-
 
 # A page of the broker's own beside the management API. It is for those who may manage all of it.
 Page = Callable[[Request], Awaitable[Response]]
@@ -190,20 +170,15 @@ class _Admin:
     async def _answer(self, request: Request) -> Response:
         try:
             return await self._serve(request)
-        except RefusedError as error:
-            return _refusal(error.status, str(error), error.headers)
         except ClientDisconnect:
             raise
-        except Exception as error:
-            status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
-            if status == 500:
-                log.exception("%s %r failed", request.method, request.scope["path"])
-                return _refusal(500, "The server failed; its log says how.")
-            if isinstance(error, StoreError) and error.full:
-                status = 507
-            if isinstance(error, TroubledError) and error.condition == BUSY:
-                status = 429
-            return _refusal(status, str(error))
+        except AccessError as error:
+            return _refused(UnauthorizedError(f"Unauthorized: {error}."))
+        except RefusalError as error:
+            return _refused(error)
+        except Exception:
+            log.exception("%s %r failed", request.method, request.scope["path"])
+            return _refused(RefusalError("The server failed; its log says how."))
 
     async def _serve(self, request: Request) -> Response:
         address = Address.of(request.scope["path"])
@@ -213,10 +188,8 @@ class _Admin:
             self._admit(request, address)
             return await page(request)
         if request.method not in address.methods:
-            raise RefusedError(
-                405,
-                f"{request.method} is not for '{address.full[:80]}'.",
-                Allow=", ".join(address.methods),
+            raise MethodError(
+                f"{request.method} is not for '{address.full[:80]}'.", ", ".join(address.methods)
             )
         if address.path == "health" and not request.headers.get("authorization"):
             return self._health()
@@ -253,7 +226,7 @@ class _Admin:
     def _admit(self, request: Request, address: Address) -> None:
         header = request.headers.get("authorization")
         if not header:
-            raise AccessError("Unauthorized: the request has no Authorization header.")
+            raise AccessError("the request has no Authorization header")
         self._check(header, self._rules(address), address.full, Claim.MANAGE)
 
     def _rules(self, address: Address) -> list[AccessRule]:
@@ -266,14 +239,9 @@ class _Admin:
 
     def _check(self, text: str, known: list[AccessRule], path: str, claim: Claim) -> None:
         now_s = self._clock() / 1000
-        try:
-            grant = verify(Token.parse(text), known, now_s)
-        except AccessError as error:
-            raise AccessError(f"Unauthorized: {error}.") from error
+        grant = verify(Token.parse(text), known, now_s)
         if not grant.allows(path, claim, now_s):
-            raise AccessError(
-                f"Unauthorized: the token does not carry the {claim} claim for '{path[:80]}'."
-            )
+            raise AccessError(f"the token does not carry the {claim} claim for '{path[:80]}'")
 
     def _check_targets(
         self, request: Request, description: QueueDescription | SubscriptionDescription
@@ -455,9 +423,9 @@ def _entry(text: str, status: int = 200, **headers: str) -> Response:
     return Response(text, status, headers, "application/atom+xml;type=entry;charset=utf-8")
 
 
-def _refusal(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    body = atom.error(status, text)
-    return Response(body, status, headers, "application/xml; charset=utf-8")
+def _refused(error: RefusalError) -> Response:
+    body = atom.error(error.status, error.told())
+    return Response(body, error.status, dict(error.headers), "application/xml; charset=utf-8")
 
 
 def _runtime(entity: Entity) -> Runtime:
@@ -516,8 +484,8 @@ def _rule_tag(rule: Rule, created_ms: int) -> str:
 def _check_condition(condition: str, tag: str) -> None:
     wanted = [text.strip().removeprefix("W/") for text in condition.split(",")]
     if "*" not in wanted and tag not in wanted:
-        raise RefusedError(
-            412, "The entity was changed since it was read. Read it again, then update it."
+        raise EntityChangedError(
+            "The entity was changed since it was read. Read it again, then update it."
         )
 
 
@@ -538,8 +506,7 @@ async def _body(request: Request) -> bytes:
         elif length > MAX_DROPPED:
             break
     if length > MAX_BODY:
-        text = f"The body is larger than the {MAX_BODY} bytes that are accepted."
-        raise RefusedError(413, text, Connection="close")
+        raise BodyTooLargeError(f"The body is larger than the {MAX_BODY} bytes that are accepted.")
     return bytes(body)
 
 
@@ -548,7 +515,7 @@ def _number(request: Request, name: str, default: int, *, low: int) -> int:
     if text is None:
         return default
     if not re.fullmatch("[0-9]{1,9}", text) or int(text) < low:
-        raise AtomError(f"{name} must be a whole number from {low} on; it is '{text[:40]}'")
+        raise ArgumentError(f"{name} must be a whole number from {low} on; it is '{text[:40]}'")
     return int(text)
 
 

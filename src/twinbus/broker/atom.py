@@ -23,7 +23,6 @@ from twinbus.broker.descriptions import (
     Claim,
     D,
     Description,
-    DescriptionError,
     QueueDescription,
     Status,
     SubscriptionDescription,
@@ -32,7 +31,6 @@ from twinbus.broker.descriptions import (
 from twinbus.broker.durations import moment, parse_span, span
 from twinbus.broker.markup import (
     NAMESPACES,
-    AtomError,
     Element,
     boolean,
     children,
@@ -42,6 +40,7 @@ from twinbus.broker.markup import (
     text_of,
     truth,
 )
+from twinbus.broker.refusals import AtomError, DescriptionError
 
 ATOM = "http://www.w3.org/2005/Atom"
 _COUNTS = "http://schemas.microsoft.com/netservices/2011/06/servicebus"

@@ -13,10 +13,10 @@ from twinbus.amqp.session import Link, LinkState
 from twinbus.amqp.types import Described, Symbol
 from twinbus.broker.delivery import payload
 from twinbus.broker.entities import Entity
-from twinbus.broker.queue import Queue, QueueError
-from twinbus.broker.requests import refusal
+from twinbus.broker.queue import Queue
+from twinbus.broker.refusals import RefusalError, RequestError
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
-from twinbus.broker.store import Entry, StoreError
+from twinbus.broker.store import Entry
 
 if TYPE_CHECKING:
     from twinbus.broker.served import Bookkeeper
@@ -29,11 +29,8 @@ _HELD = 1 << 40
 
 def error_of(error: Exception) -> Error:
     """An exception of ours as AMQP says it."""
-    if isinstance(error, QueueError):
-        return Error(error.condition, str(error))
-    if isinstance(error, StoreError):
-        reply = refusal(error)
-        return Error(str(reply.condition), reply.description)
+    if isinstance(error, RefusalError):
+        return Error(error.condition, error.told())
     raise error
 
 
@@ -57,7 +54,7 @@ class Conversation(Protocol):
 
     def touch(self) -> None: ...
 
-    def drop(self, link: Link, error: QueueError) -> None: ...
+    def drop(self, link: Link, error: RequestError) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +136,7 @@ class Receiver:
             self.finish_drain()  # which had to wait for what was being deleted
         self.client.touch()
 
-    def lose(self, error: QueueError) -> None:
+    def lose(self, error: RequestError) -> None:
         self.session = None
         self.client.drop(self.link, error)
         self.client.touch()

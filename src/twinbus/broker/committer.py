@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.store import Batch, Store, StoreError
+from twinbus.broker.refusals import StoreError
+from twinbus.broker.store import Batch, Store
 
 # Senders are not read from while this much waits for the disk.
 MAX_WAITING_BYTES = 16 << 20

@@ -36,7 +36,6 @@ from typing import Any, NoReturn, TypeVar
 
 from twinbus.broker.descriptions import (
     FOREVER,
-    DescriptionError,
     QueueDescription,
     Status,
     SubscriptionDescription,
@@ -45,15 +44,8 @@ from twinbus.broker.descriptions import (
     check_path,
 )
 from twinbus.broker.durations import parse_span
-from twinbus.broker.rules import (
-    CorrelationFilter,
-    Rule,
-    RuleError,
-    SqlFilter,
-    SqlRuleAction,
-    TrueFilter,
-)
-from twinbus.broker.sql import SqlError
+from twinbus.broker.refusals import ArgumentError, DescriptionError
+from twinbus.broker.rules import CorrelationFilter, Rule, SqlFilter, SqlRuleAction, TrueFilter
 
 DEFAULT_PORT = 5672
 DEFAULT_ADMIN_PORT = 5300
@@ -333,7 +325,7 @@ def make_rule(name: str, sql: Any, correlation: Any, action: Any, place: Place) 
             condition = CorrelationFilter(**parts)
         act = None if action is None else SqlRuleAction(_typed(action, str, place))
         return Rule(name, condition, act)
-    except (DescriptionError, RuleError, SqlError, TypeError) as error:
+    except (ArgumentError, TypeError) as error:
         place.refuse(f"the rule '{name}': {error}", error)
 
 

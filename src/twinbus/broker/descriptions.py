@@ -13,6 +13,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar
 
+from twinbus.broker.refusals import DescriptionError
+
 FOREVER = timedelta.max
 MAX_PATH = 260
 MAX_NAME = 50
@@ -21,10 +23,6 @@ MAX_INT = 2**31 - 1
 
 _PATH = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._~/-]*[A-Za-z0-9._~-])?")
 _NAME = re.compile(r"[A-Za-z0-9._$-]+")
-
-
-class DescriptionError(ValueError):
-    """A description says something that no entity can be."""
 
 
 class Status(StrEnum):

@@ -63,14 +63,23 @@ from twinbus.broker.client_links import (
 )
 from twinbus.broker.delivery import ticks
 from twinbus.broker.descriptions import Claim
-from twinbus.broker.entities import EntityDisabledError, NotAllowedError
 from twinbus.broker.grants import Grants
 from twinbus.broker.management import OPERATIONS
-from twinbus.broker.namespace import MAX_MESSAGE_BYTES, MessageError, Namespace, TooLargeError
-from twinbus.broker.queue import Burial, Done, QueueError
+from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Namespace
+from twinbus.broker.queue import Burial, Done
+from twinbus.broker.refusals import (
+    EntityDisabledError,
+    IdleLinkError,
+    MessageError,
+    NotAllowedError,
+    RefusalError,
+    RequestError,
+    TimedOutError,
+    TooLargeError,
+)
 from twinbus.broker.requests import Reply, Request, refusal, reply_properties
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
-from twinbus.broker.store import Entry, StoreError
+from twinbus.broker.store import Entry
 from twinbus.ledger import Operation
 
 log = logging.getLogger("twinbus.broker")
@@ -90,14 +99,6 @@ MAX_LINKS = 5_000
 
 _ACCEPTED = encode(ACCEPTED)
 _REJECTED = encode(Rejected())
-
-
-class IdleLinkError(QueueError):
-    condition = "amqp:link:detach-forced"
-
-
-class TimedOutError(QueueError):
-    condition = "com.microsoft:timeout"
 
 
 class Client:
@@ -209,7 +210,7 @@ class Client:
         for link, context in list(self._links.items()):
             try:
                 self._check_still_good(context, now_ms)
-            except QueueError as error:
+            except RequestError as error:
                 self.drop(link, error)
 
     def _check_still_good(self, context: Context, now_ms: int) -> None:
@@ -235,7 +236,7 @@ class Client:
                 f"The link to '{context.path}' is force detached: idle for {idle_ms / 1000:g} s."
             )
 
-    def drop(self, link: Link, error: QueueError) -> None:
+    def drop(self, link: Link, error: RequestError) -> None:
         """End a link from this side, with the reason."""
         context = self._links.pop(link, None)
         if isinstance(context, Receiver):
@@ -258,7 +259,7 @@ class Client:
         path = path_of(getattr(end, "address", None))
         try:
             self._attach(link, path)
-        except (QueueError, StoreError) as error:
+        except RefusalError as error:
             log.info("link to '%s/%s' refused: %s", self.namespace.name, path, error)
             self._links.pop(link, None)
             link.refuse(error_of(error))
@@ -401,7 +402,7 @@ class Client:
                 # Not each time: clients read one frame a turn, and their turns are slow.
                 if link.credit < REQUEST_CREDIT // 2:
                     link.grant(REQUEST_CREDIT)
-        except (QueueError, StoreError) as error:
+        except RefusalError as error:
             self.settle_incoming(event, error)
 
     def _on_message(self, producer: Producer, event: Delivery) -> None:
@@ -439,7 +440,7 @@ class Client:
                 receiver.queue.complete(event.tag, done)
             else:
                 self._settle(receiver, event)
-        except (QueueError, StoreError) as error:
+        except RefusalError as error:
             self._confirm(event, b"", error)
 
     def _settle(self, receiver: Receiver, event: Settlement) -> None:
@@ -537,7 +538,7 @@ class Client:
             if self.namespace.books is not None:
                 self.namespace.books.answering(str(name), request)
             operation(request)
-        except (QueueError, StoreError) as error:
+        except RefusalError as error:
             answer(refusal(error))
 
     def _reply(self, node: Node, request: Properties, values: dict[str, Any], body: Any) -> None:

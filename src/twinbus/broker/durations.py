@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from twinbus.broker.descriptions import FOREVER, DescriptionError
+from twinbus.broker.descriptions import FOREVER
+from twinbus.broker.refusals import DescriptionError
 
 _EPOCH = datetime(1970, 1, 1)  # in UTC; without a zone it prints none
 # The longest time span of .NET, which is what Service Bus calls for ever.

@@ -26,13 +26,13 @@ from twinbus.broker.config import (
     tables,
 )
 from twinbus.broker.descriptions import (
-    DescriptionError,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
     check_name,
     check_path,
 )
+from twinbus.broker.refusals import DescriptionError
 from twinbus.broker.rules import Rule
 
 D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)

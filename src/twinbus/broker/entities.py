@@ -16,7 +16,6 @@ from twinbus.broker.descriptions import (
     FOREVER,
     AccessRule,
     Description,
-    DescriptionError,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
@@ -27,13 +26,22 @@ from twinbus.broker.descriptions import (
     from_json,
     to_json,
 )
-from twinbus.broker.queue import Burial, Counts, Done, Queue, QueueError
-from twinbus.broker.queue import EntityNotFoundError as EntityNotFoundError
+from twinbus.broker.queue import Burial, Counts, Done, Queue
+from twinbus.broker.refusals import (
+    DescriptionError,
+    EntityDisabledError,
+    EntityExistsError,
+    EntityNotFoundError,
+    NotAllowedError,
+    QuotaError,
+    RequestError,
+    StoreError,
+)
 from twinbus.broker.rules import Rule, RuleIndex, TrueFilter
 from twinbus.broker.rules import from_json as rule_from_json
 from twinbus.broker.rules import to_json as rule_to_json
 from twinbus.broker.sessions import SessionQueue
-from twinbus.broker.store import LAST_NUMBER, Row, Store, StoreError
+from twinbus.broker.store import LAST_NUMBER, Row, Store
 
 DEAD_LETTERS = "$deadletterqueue"
 TRANSFER_DEAD_LETTERS = "$transfer/$deadletterqueue"
@@ -50,18 +58,6 @@ KINDS = {
     "topic": TopicDescription,
     "subscription": SubscriptionDescription,
 }
-
-
-class EntityExistsError(QueueError):
-    condition = "com.microsoft:entity-already-exists"
-
-
-class EntityDisabledError(QueueError):
-    condition = "com.microsoft:entity-disabled"
-
-
-class NotAllowedError(QueueError):
-    condition = "amqp:not-allowed"
 
 
 @dataclass(slots=True, eq=False)
@@ -424,7 +420,7 @@ class Directory:
             raise EntityExistsError(f"The messaging entity '{self.name}/{path}' already exists.")
         number = self._next_id
         if number + NUMBERS > LAST_NUMBER:
-            raise NotAllowedError(
+            raise QuotaError(
                 f"'{self.name}' has created {number // NUMBERS} entities, which is the limit; "
                 "begin a new data folder."
             )
@@ -464,7 +460,7 @@ class Directory:
         if key in self._creating or any(r.name.lower() == rule.name.lower() for r in rules):
             raise EntityExistsError(f"The rule '{rule.name}' of '{entity.path}' already exists.")
         if len(rules) >= MAX_RULES:
-            raise NotAllowedError(f"'{entity.path}' has {MAX_RULES} rules; that is the limit.")
+            raise QuotaError(f"'{entity.path}' has {MAX_RULES} rules; that is the limit.")
         self._creating[key] = None
         self._store_rule(entity, rule, now_ms)
 
@@ -613,7 +609,7 @@ class Directory:
             queue.forget()
 
     @staticmethod
-    def _dismiss(entity: Entity, error: QueueError) -> None:
+    def _dismiss(entity: Entity, error: RequestError) -> None:
         """Tell those who receive from it that it is over."""
         for queue in entity.queues if entity.deleted else (entity.queue,):
             for consumer in queue.dismissed():

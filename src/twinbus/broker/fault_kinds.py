@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import Any
 from zlib import crc32
 
-from twinbus.broker.queue import QueueError
+from twinbus.broker.refusals import BUSY, ArgumentError, TroubledError
 
 MIN_S, MAX_S = 0.1, 86_400.0
 DEFAULT_S = 60.0
@@ -30,18 +30,6 @@ ANY_FRAGMENT = -1
 MAX_FAULTS = 1_000
 
 
-class FaultError(ValueError):
-    """There is no such fault; the text says what there is."""
-
-
-class TroubledError(QueueError):
-    """What a client is told while a fault is on."""
-
-    def __init__(self, text: str, condition: str) -> None:
-        super().__init__(text)
-        self.condition = condition
-
-
 class Act(Enum):
     SEND = auto()  # a message in, or a link for that
     RECEIVE = auto()  # a message out, a look at one, or a link for that
@@ -49,7 +37,6 @@ class Act(Enum):
 
 
 EVERY_ACT = frozenset(Act)
-BUSY = "com.microsoft:server-busy"
 CONDITIONS = (
     "amqp:internal-error",
     "amqp:not-found",
@@ -72,7 +59,7 @@ class Range:
     def check(self, name: str, value: Any) -> float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not self.low <= value <= self.high:
-            raise FaultError(
+            raise ArgumentError(
                 f"{name} is {value!r}; use a number from {self.low:g} to {self.high:g}"
             )
         return float(value)
@@ -93,7 +80,7 @@ class Choice:
 
     def check(self, name: str, value: Any) -> str:
         if value not in self.words:
-            raise FaultError(f"{name} is {value!r}; use one of {', '.join(self.words)}")
+            raise ArgumentError(f"{name} is {value!r}; use one of {', '.join(self.words)}")
         return str(value)
 
     def __str__(self) -> str:
@@ -267,13 +254,13 @@ class Faults:
         settings: Mapping[str, Any],
         now_ms: int,
     ) -> Fault:
-        """Raises FaultError, with nothing changed."""
+        """Raises ArgumentError, with nothing changed."""
         known = _kind(kind)
         if entity is not None and not known.per_entity:
-            raise FaultError(f"'{kind}' is a whole namespace's trouble; leave out the entity")
+            raise ArgumentError(f"'{kind}' is a whole namespace's trouble; leave out the entity")
         lasting = Range(DEFAULT_S, MIN_S, MAX_S).check("seconds", seconds)
         if len(self._on) >= MAX_FAULTS:
-            raise FaultError(f"there are {MAX_FAULTS} faults; clear some first")
+            raise ArgumentError(f"there are {MAX_FAULTS} faults; clear some first")
         checked = _checked(known, settings)
         fault = Fault(self._next_id, known, entity, now_ms, now_ms + int(lasting * 1_000), checked)
         self._on[fault.id] = fault
@@ -281,12 +268,12 @@ class Faults:
         return fault
 
     def clear(self, fault_id: int | None) -> list[Fault]:
-        """End one, or all of them. Raises FaultError."""
+        """End one, or all of them. Raises ArgumentError."""
         if fault_id is None:
             cleared, self._on = list(self._on.values()), {}
             return cleared
         if fault_id not in self._on:
-            raise FaultError(f"there is no fault {fault_id}; it may have ended by itself")
+            raise ArgumentError(f"there is no fault {fault_id}; it may have ended by itself")
         return [self._on.pop(fault_id)]
 
     def expire(self, now_ms: int) -> list[Fault]:
@@ -319,7 +306,7 @@ def fragment_of(session: Any, partition_key: Any, message_id: Any) -> int:
 def _kind(name: str) -> Kind:
     kind = KINDS.get(name)
     if kind is None:
-        raise FaultError(f"there is no fault '{name}'; use one of {', '.join(KINDS)}")
+        raise ArgumentError(f"there is no fault '{name}'; use one of {', '.join(KINDS)}")
     return kind
 
 
@@ -327,7 +314,7 @@ def _checked(kind: Kind, settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in settings:
         if name not in kind.settings:
             taken = ", ".join(kind.settings) or "none"
-            raise FaultError(f"'{kind.name}' has no setting '{name}'; it takes {taken}")
+            raise ArgumentError(f"'{kind.name}' has no setting '{name}'; it takes {taken}")
     return {
         name: allowed.check(name, settings.get(name, allowed.default))
         for name, allowed in kind.settings.items()

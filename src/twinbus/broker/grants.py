@@ -9,11 +9,7 @@ from typing import Any
 from twinbus.broker.access import AccessError, Grant, Token, resource_path, verify
 from twinbus.broker.descriptions import Claim
 from twinbus.broker.entities import Directory
-from twinbus.broker.queue import QueueError
-
-
-class UnauthorizedError(QueueError):
-    condition = "amqp:unauthorized-access"
+from twinbus.broker.refusals import UnauthorizedError
 
 
 class Grants:

@@ -40,16 +40,9 @@ from twinbus.broker.entities import (
     SUBSCRIPTIONS,
     TRANSFER_DEAD_LETTERS,
 )
+from twinbus.broker.refusals import FormatError, StoreError
 from twinbus.broker.rules import from_json as rule_from_json
-from twinbus.broker.store import (
-    SCHEMA,
-    SEQUENCE_BITS,
-    FormatError,
-    StoreError,
-    bring_up_to_date,
-    check_format,
-    held,
-)
+from twinbus.broker.store import SCHEMA, SEQUENCE_BITS, bring_up_to_date, check_format, held
 
 FILE: Final = "messages.db"
 # What a file of the first releases lacks, see `store`.

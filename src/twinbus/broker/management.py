@@ -10,9 +10,8 @@ from uuid import UUID
 from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.broker.delivery import payload, shown
 from twinbus.broker.descriptions import Claim
-from twinbus.broker.entities import NotAllowedError
-from twinbus.broker.namespace import MessageError
 from twinbus.broker.queue import Burial, Settle
+from twinbus.broker.refusals import MessageError, NotAllowedError
 from twinbus.broker.requests import Reply, Request
 from twinbus.broker.sessions import SessionQueue
 from twinbus.broker.store import Entry

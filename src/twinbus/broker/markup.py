@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from twinbus.broker.descriptions import DescriptionError
+from twinbus.broker.refusals import AtomError, DescriptionError
 
 SERVICE_BUS = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
@@ -20,10 +20,6 @@ _TYPE = f"{{{INSTANCE}}}type"
 _NIL = f"{{{INSTANCE}}}nil"
 
 Element = ElementTree.Element
-
-
-class AtomError(ValueError):
-    """A body that is not the XML it should be."""
 
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

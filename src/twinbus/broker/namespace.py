@@ -26,12 +26,21 @@ from twinbus.amqp.message import Message, typed_properties, with_properties
 from twinbus.amqp.types import CodecError
 from twinbus.broker.aside import LOST
 from twinbus.broker.descriptions import FOREVER, AccessRule, Claim, Description
-from twinbus.broker.entities import Directory, Entity, EntityDisabledError, EntityNotFoundError
-from twinbus.broker.entities import NotAllowedError as NotAllowedError
+from twinbus.broker.entities import Directory, Entity
 from twinbus.broker.expressions import FilterError
-from twinbus.broker.queue import Burial, Done, Queue, QueueError, unreadable
+from twinbus.broker.queue import Burial, Done, Queue, unreadable
+from twinbus.broker.refusals import (
+    EntityDisabledError,
+    EntityNotFoundError,
+    MessageError,
+    NotAllowedError,
+    QuotaError,
+    RequestError,
+    StoreError,
+    TooLargeError,
+)
 from twinbus.broker.routing import Changed, read, rewrite
-from twinbus.broker.store import ACTIVE, SCHEDULED, Batch, Entry, Store, StoreError
+from twinbus.broker.store import ACTIVE, SCHEDULED, Batch, Entry, Store
 from twinbus.broker.stored import dead_letter, message_of, pack_flags
 from twinbus.health import Health
 from twinbus.ledger import LedgerError, Operation
@@ -56,20 +65,6 @@ _SWEEP = 1_000
 _HOUSEKEEPING_MS = 10_000
 # A message that could not be looked after is let be for so long, so that others have their turn.
 _RETRY_MS = 10_000
-
-
-class QuotaError(QueueError):
-    condition = "amqp:resource-limit-exceeded"
-
-
-class MessageError(QueueError):
-    """The message itself cannot be taken."""
-
-    condition = "com.microsoft:argument-error"
-
-
-class TooLargeError(QueueError):
-    condition = "amqp:link:message-size-exceeded"
 
 
 class Trouble(Protocol):
@@ -394,7 +389,7 @@ class Namespace:
             return 0
         try:
             target = self._forward_target(source, message)
-        except QueueError as error:
+        except RequestError as error:
             reason = type(error).__name__.removesuffix("Error")
             burial = Burial(moved, reason, str(error))
             self._put_dead(source.transfer_dead_letters, source.path, burial, done)
@@ -454,7 +449,7 @@ class Namespace:
             return
         try:
             self._forward_dead(entity, queue.path, burial)
-        except QueueError as error:
+        except RequestError as error:
             note = f"{burial.description} (not forwarded to '{target}': {error})"
             self._put_dead(entity.dead_letters, queue.path, replace(burial, description=note))
 
@@ -699,7 +694,7 @@ class Forwarder:
         self._under_way.discard(token)
         self._namespace.wake(self._source.queue)
 
-    def lose(self, error: QueueError) -> None:
+    def lose(self, error: RequestError) -> None:
         """It holds nothing."""
 
 

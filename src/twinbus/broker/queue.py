@@ -24,7 +24,15 @@ from typing import Any, NamedTuple, Protocol
 from twinbus.amqp.message import Message, application_properties, with_application_properties
 from twinbus.amqp.types import CodecError, encode_map
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription
-from twinbus.broker.store import ACTIVE, DEFERRED, SCHEDULED, Entry, Store, StoreError
+from twinbus.broker.refusals import (
+    ChangesError,
+    EntityNotFoundError,
+    LockLostError,
+    MessageNotFoundError,
+    RequestError,
+    StoreError,
+)
+from twinbus.broker.store import ACTIVE, DEFERRED, SCHEDULED, Entry, Store
 from twinbus.broker.window import PAGE_BYTES, Window
 from twinbus.health import each
 
@@ -37,30 +45,6 @@ Settle = Callable[[Done], None]
 EXPIRED = ("TTLExpiredException", "The message expired and was dead lettered.")
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
 UNREADABLE = "UnreadableMessage"
-
-
-class QueueError(Exception):
-    """The operation cannot be done; ``condition`` is AMQP's name for why."""
-
-    condition = "amqp:internal-error"
-
-
-class EntityNotFoundError(QueueError):
-    condition = "amqp:not-found"
-
-
-class LockLostError(QueueError):
-    condition = "com.microsoft:message-lock-lost"
-
-
-class NotFoundError(QueueError):
-    condition = "com.microsoft:message-not-found"
-
-
-class ChangesError(QueueError):
-    """What a receiver wants to write on a message cannot be written."""
-
-    condition = "com.microsoft:argument-error"
 
 
 class Consumer(Protocol):
@@ -77,7 +61,7 @@ class Consumer(Protocol):
     def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
         """Take one."""
 
-    def lose(self, error: QueueError) -> None:
+    def lose(self, error: RequestError) -> None:
         """There will be no more, and this is why."""
 
 
@@ -230,7 +214,7 @@ class Queue:
         for sequence in dict.fromkeys(sequences):
             entry = self._get(sequence)
             if entry is None or entry.state != SCHEDULED or sequence in self.held:
-                raise NotFoundError(
+                raise MessageNotFoundError(
                     f"'{self.path}' has no scheduled message with sequence number {sequence}"
                 )
             entries.append(entry)
@@ -679,7 +663,7 @@ class Queue:
         for sequence in dict.fromkeys(sequences):
             entry = self._get(sequence)
             if entry is None or entry.state != DEFERRED or sequence in self.held:
-                raise NotFoundError(
+                raise MessageNotFoundError(
                     f"Failed to lock one or more specified messages of '{self.path}'. "
                     f"The message with sequence number {sequence} does not exist."
                 )
@@ -689,7 +673,7 @@ class Queue:
             if error is not None:
                 self.give_up(entry, error)
         if any(error is not None for _, error in faults):
-            raise NotFoundError(
+            raise MessageNotFoundError(
                 f"Failed to lock one or more specified messages of '{self.path}'. A message that "
                 "cannot be read does not exist any more; it is in the dead-letter queue."
             )

@@ -12,41 +12,15 @@ from typing import Any
 from uuid import UUID
 
 from twinbus.amqp.types import Symbol
-from twinbus.broker.entities import (
-    Entity,
-    EntityDisabledError,
-    EntityExistsError,
-    EntityNotFoundError,
+from twinbus.broker.entities import Entity
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.queue import Done, Queue
+from twinbus.broker.refusals import (
+    MessageError,
     NotAllowedError,
+    RefusalError,
 )
-from twinbus.broker.grants import UnauthorizedError
-from twinbus.broker.namespace import MessageError, Namespace, QuotaError, TooLargeError
-from twinbus.broker.queue import (
-    ChangesError,
-    Done,
-    LockLostError,
-    NotFoundError,
-    Queue,
-    QueueError,
-)
-from twinbus.broker.sessions import Session, SessionLostError, SessionQueue, SessionTakenError
-from twinbus.broker.store import StoreError
-
-_STATUS: dict[type[Exception], int] = {
-    LockLostError: 410,
-    SessionLostError: 410,
-    NotFoundError: 404,
-    EntityNotFoundError: 404,
-    SessionTakenError: 410,
-    EntityDisabledError: 403,
-    UnauthorizedError: 401,
-    EntityExistsError: 409,
-    QuotaError: 403,
-    TooLargeError: 400,
-    MessageError: 400,
-    ChangesError: 400,
-    NotAllowedError: 400,
-}
+from twinbus.broker.sessions import Session, SessionQueue
 
 
 @dataclass(slots=True)
@@ -122,11 +96,9 @@ class Request:
 
 def refusal(error: Exception) -> Reply:
     """How an error looks as an answer."""
-    if isinstance(error, StoreError):
-        condition = "amqp:resource-limit-exceeded" if error.full else "amqp:internal-error"
-        return Reply(500, f"{error}. Nothing was changed; try again.", condition=condition)
-    condition = error.condition if isinstance(error, QueueError) else "amqp:internal-error"
-    return Reply(_STATUS.get(type(error), 500), str(error), condition=condition)
+    if isinstance(error, RefusalError):
+        return Reply(error.status, error.told(), condition=error.condition)
+    return Reply(RefusalError.status, str(error), condition=RefusalError.condition)
 
 
 def reply_properties(reply: Reply) -> dict[str, Any]:

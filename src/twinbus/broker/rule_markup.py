@@ -16,7 +16,6 @@ from twinbus.broker.markup import (
     NAMESPACES,
     SCHEMA,
     SERIALIZATION,
-    AtomError,
     Element,
     boolean,
     children,
@@ -27,12 +26,12 @@ from twinbus.broker.markup import (
     truth,
     type_of,
 )
+from twinbus.broker.refusals import AtomError, DescriptionError, RuleError
 from twinbus.broker.rules import (
     CorrelationFilter,
     FalseFilter,
     Filter,
     Rule,
-    RuleError,
     SqlFilter,
     SqlRuleAction,
     TrueFilter,
@@ -211,5 +210,5 @@ def _read_value(key: str, element: Element) -> Value:
         raise RuleError(f"'{key}' has the type '{kind[:40]}', which a rule cannot hold")
     try:
         return _VALUES[kind](text_of(element), f"'{key}'")
-    except ValueError as error:
+    except (ValueError, DescriptionError) as error:
         raise RuleError(f"'{key}' is not a {kind}: '{text_of(element)[:40]}'") from error

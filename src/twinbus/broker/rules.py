@@ -37,14 +37,11 @@ from twinbus.broker.expressions import (
     fold_parameters,
     kind_of,
 )
+from twinbus.broker.refusals import RuleError
 from twinbus.broker.sql import Action, Condition, parse_action, parse_condition
 
 MAX_NAME = 50
 RULE_NAME = "RuleName"
-
-
-class RuleError(ValueError):
-    """A rule, filter or action that Service Bus would refuse to create."""
 
 
 # --- filters and actions --------------------------------------------------------------

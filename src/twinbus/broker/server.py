@@ -18,11 +18,12 @@ from twinbus.broker.access import ROOT_RULE, new_key, root_rule
 from twinbus.broker.admin import Page, admin_app
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
 from twinbus.broker.descriptions import QueueDescription
-from twinbus.broker.entities import Directory, EntityExistsError
+from twinbus.broker.entities import Directory
 from twinbus.broker.host import Host, SteadyClock
 from twinbus.broker.metrics import metrics_page
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
+from twinbus.broker.refusals import EntityExistsError
 from twinbus.broker.served import Bookkeeper
 from twinbus.broker.store import Store, held
 from twinbus.broker.trouble import Trouble, no_faults

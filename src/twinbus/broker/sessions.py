@@ -11,21 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from twinbus.broker.queue import Consumer, Done, Lock, Queue, QueueError
+from twinbus.broker.queue import Consumer, Done, Lock, Queue
+from twinbus.broker.refusals import SessionLostError, SessionTakenError
 from twinbus.broker.store import Entry, Row
 from twinbus.broker.window import Window
 from twinbus.health import each
 
 # How many of the oldest messages are looked at for a free session before the index is walked.
 _OLDEST = 500
-
-
-class SessionLostError(QueueError):
-    condition = "com.microsoft:session-lock-lost"
-
-
-class SessionTakenError(QueueError):
-    condition = "com.microsoft:session-cannot-be-locked"
 
 
 @dataclass(slots=True, eq=False)

@@ -46,6 +46,7 @@ from twinbus.broker.expressions import (
     Statement,
     Value,
 )
+from twinbus.broker.refusals import SqlError
 
 MAX_LENGTH = 1024
 # Counted in nested calls of the parser's `expression`, each of which costs up to six Python
@@ -66,17 +67,6 @@ _TODAYS_SPELLING = {
     "expiresat": "expiresatutc",
     "lockeduntil": "lockeduntilutc",
 }
-
-
-class SqlError(ValueError):
-    """Text that is not a filter or an action, and where it stops being one."""
-
-    def __init__(self, message: str, text: str, position: int) -> None:
-        line = text.count("\n", 0, position) + 1
-        column = position - (text.rfind("\n", 0, position) + 1) + 1
-        super().__init__(f"line {line}, column {column}: {message}")
-        self.message = message
-        self.position = position
 
 
 @dataclass(frozen=True)

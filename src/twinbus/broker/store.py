@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from twinbus.broker import aside, bodies
+from twinbus.broker.refusals import FormatError, StoreError
 from twinbus.health import each
 
 log = logging.getLogger("twinbus.broker")
@@ -42,18 +43,6 @@ LAST_NUMBER = (1 << 63 - SEQUENCE_BITS) - 1
 _APPLICATION_ID = 0x54574E42  # "TWNB"
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
-
-
-class StoreError(Exception):
-    """The disk refused. ``full`` tells whether room would help."""
-
-    def __init__(self, text: str, *, full: bool = False) -> None:
-        super().__init__(text)
-        self.full = full
-
-
-class FormatError(StoreError):
-    """The file is not ours, or of a version that this program does not know."""
 
 
 SCHEMA = """

@@ -9,21 +9,22 @@ from __future__ import annotations
 from typing import Any
 
 from twinbus.amqp.types import Described, Int, Timestamp, ULong
-from twinbus.broker.descriptions import DescriptionError
-from twinbus.broker.entities import MAX_RULES, NotAllowedError
-from twinbus.broker.namespace import MessageError
+from twinbus.broker.entities import MAX_RULES
+from twinbus.broker.refusals import (
+    ArgumentError,
+    MessageError,
+    NotAllowedError,
+)
 from twinbus.broker.requests import Reply, Request
 from twinbus.broker.rules import (
     CorrelationFilter,
     FalseFilter,
     Filter,
     Rule,
-    RuleError,
     SqlFilter,
     SqlRuleAction,
     TrueFilter,
 )
-from twinbus.broker.sql import SqlError
 
 _RULE = ULong(0x13700000004)
 _NO_ACTION = ULong(0x13700000005)
@@ -52,7 +53,7 @@ def add_rule(request: Request) -> None:
         request.namespace.directory.create_rule(
             topic, name, rule, request.now_ms, request.when_stored()
         )
-    except (RuleError, SqlError, DescriptionError) as error:
+    except ArgumentError as error:
         raise MessageError(f"The rule cannot be added: {error}") from error
 
 

@@ -37,16 +37,19 @@ from twinbus.broker.fault_kinds import (
     KINDS,
     Act,
     Fault,
-    FaultError,
     Faults,
     Fragment,
-    TroubledError,
     fragment_of,
 )
 from twinbus.broker.host import Host
 from twinbus.broker.namespace import Answer
-from twinbus.broker.queue import QueueError
-from twinbus.broker.store import StoreError
+from twinbus.broker.refusals import (
+    ArgumentError,
+    RefusalError,
+    RequestError,
+    StoreError,
+    TroubledError,
+)
 from twinbus.health import each
 
 log = logging.getLogger("twinbus.broker")
@@ -75,7 +78,7 @@ class Trouble:
     # -- starting and ending
 
     def start(self, kind: str, entity: str | None, seconds: Any, settings: dict[str, Any]) -> Fault:
-        """Raises FaultError, or what the directory says of an entity that is not there."""
+        """Raises ArgumentError, or what the directory says of an entity that is not there."""
         if entity is not None:
             entity = self._namespace.directory.resolve(entity)[1].path
         now_ms = self._host.clock()
@@ -172,7 +175,7 @@ class Trouble:
     def _is_partitioned(self, path: str) -> bool:
         try:
             entity = self._namespace.directory.resolve(path)[0]
-        except QueueError:
+        except RequestError:
             return False
         description = (entity.parent or entity).description
         return getattr(description, "enable_partitioning", False)
@@ -254,7 +257,7 @@ class Trouble:
         now_ms = self._host.clock()
         try:
             payloads = payloads_of(producer, event)
-        except QueueError:
+        except RequestError:
             return event  # it will be refused, for a reason of its own
         error = self._refusal(Act.SEND, producer.path, len(payloads), payloads)
         if error is not None:
@@ -269,7 +272,7 @@ class Trouble:
         done = partial(client.settle_incoming, event)
         try:
             self._namespace.send_later(producer.entity, payloads, now_ms, due_ms, done)
-        except (QueueError, StoreError) as refused:
+        except RefusalError as refused:
             done(refused)
         return None
 
@@ -333,10 +336,8 @@ class Trouble:
                     return await self._post(request)
                 case "DELETE":
                     return self._listed("cleared", self.clear(_id_of(request)))
-        except FaultError as error:
-            return _refused(400, str(error))
-        except QueueError as error:
-            return _refused(404, str(error))
+        except RequestError as error:
+            return _refused(error.status, str(error))
         return _refused(405, f"{request.method} is not for '$faults'; use GET, POST or DELETE.")
 
     async def _post(self, request: Request) -> Response:
@@ -368,7 +369,7 @@ async def _asked(request: Request) -> dict[str, Any]:
     except ValueError:
         asked = None
     if not isinstance(asked, dict) or not isinstance(asked.get("entity"), str | None):
-        raise FaultError(
+        raise ArgumentError(
             'the body must be a JSON object, as {"kind": "throttling", "entity": "orders", '
             '"seconds": 60}'
         )
@@ -378,7 +379,7 @@ async def _asked(request: Request) -> dict[str, Any]:
 def _id_of(request: Request) -> int | None:
     text = request.query_params.get("id")
     if text is not None and not text.isdecimal():
-        raise FaultError(f"'{text[:40]}' is no fault's number; list them first")
+        raise ArgumentError(f"'{text[:40]}' is no fault's number; list them first")
     return None if text is None else int(text)
 
 
@@ -390,7 +391,7 @@ def _concerns(fault: Fault, context: Context) -> bool:
     return context.path != "$cbs" and fault.covers(context.path)
 
 
-def _farewell(fault: Fault, context: Context) -> QueueError:
+def _farewell(fault: Fault, context: Context) -> RequestError:
     if fault.kind.name == "node-restart":
         text = f"The link to '{context.path}' is force detached: its node restarts."
         return TroubledError(text, "amqp:link:detach-forced")

@@ -111,9 +111,8 @@ def broker(
         import uvloop
 
         from twinbus.broker.config import ConfigError
-        from twinbus.broker.descriptions import DescriptionError
+        from twinbus.broker.refusals import DescriptionError, StoreError
         from twinbus.broker.server import BrokerConfig, BrokerError, check_tls, run
-        from twinbus.broker.store import StoreError
     except ImportError as error:
         refuse(f"the broker needs more packages ({error.name}): pip install 'twinbus[broker]'")
     logging.basicConfig(

@@ -13,8 +13,9 @@ from twinbus.amqp.types import encode
 from twinbus.broker.access import root_rule
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.queue import Queue, QueueError
-from twinbus.broker.store import Batch, Entry, Store, StoreError
+from twinbus.broker.queue import Queue
+from twinbus.broker.refusals import RequestError, StoreError
+from twinbus.broker.store import Batch, Entry, Store
 
 START_MS = 1_700_000_000_000
 
@@ -75,7 +76,7 @@ class Taker:
     deletes: bool = False
     got: list[tuple[str, bytes]] = field(default_factory=list)
     reserved: int = 0
-    lost: QueueError | None = None
+    lost: RequestError | None = None
 
     def demand(self) -> int:
         return self.wants - self.reserved
@@ -87,7 +88,7 @@ class Taker:
         self.wants -= 1
         self.got.append((text_of(entry.bare), token))
 
-    def lose(self, error: QueueError) -> None:
+    def lose(self, error: RequestError) -> None:
         self.lost = error
 
     @property

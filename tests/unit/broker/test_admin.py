@@ -42,7 +42,8 @@ from twinbus.broker.admin import MAX_BODY, MAX_DROPPED, Address, admin_app
 from twinbus.broker.descriptions import AccessRule, Claim, QueueDescription
 from twinbus.broker.markup import SERVICE_BUS
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.store import Store, StoreError
+from twinbus.broker.refusals import StoreError
+from twinbus.broker.store import Store
 
 KEY = "a2V5"
 HOST = "localhost:5673"

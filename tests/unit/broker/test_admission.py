@@ -29,15 +29,20 @@ from twinbus.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.broker.entities import Entity, NotAllowedError
+from twinbus.broker.entities import Entity
 from twinbus.broker.inspection import inspect
 from twinbus.broker.management import OPERATIONS
-from twinbus.broker.namespace import MessageError
-from twinbus.broker.queue import UNREADABLE, Burial, ChangesError, LockLostError, Queue
+from twinbus.broker.queue import UNREADABLE, Burial, Queue
+from twinbus.broker.refusals import (
+    ChangesError,
+    LockLostError,
+    MessageError,
+    NotAllowedError,
+    StoreError,
+)
 from twinbus.broker.requests import Request
 from twinbus.broker.rules import CorrelationFilter, Rule, SqlFilter, SqlRuleAction
 from twinbus.broker.sessions import SessionQueue
-from twinbus.broker.store import StoreError
 
 MINUTE_MS = 60_000
 DATA = b"\x00\x53\x75\xa0\x04body"

@@ -39,23 +39,20 @@ from twinbus.broker.descriptions import (
     AccessRule,
     Claim,
     Description,
-    DescriptionError,
     QueueDescription,
     Status,
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.broker.markup import AtomError
+from twinbus.broker.refusals import AtomError, DescriptionError, RuleError, SqlError
 from twinbus.broker.rules import (
     CorrelationFilter,
     FalseFilter,
     Rule,
-    RuleError,
     SqlFilter,
     SqlRuleAction,
     TrueFilter,
 )
-from twinbus.broker.sql import SqlError
 
 # Generated code, whose types promise less than it does.
 models: Any = sdk_models

@@ -15,13 +15,9 @@ import pytest
 from tests.unit.broker.bus import Bus, Taker, message
 
 from twinbus.amqp.message import application_properties
-from twinbus.broker.descriptions import (
-    DescriptionError,
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
-from twinbus.broker.queue import Burial, QueueError
+from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from twinbus.broker.queue import Burial
+from twinbus.broker.refusals import DescriptionError, RequestError
 from twinbus.broker.store import Entry
 
 ONE, OTHER = "t/Subscriptions/one", "t/Subscriptions/other"
@@ -198,7 +194,7 @@ def test_what_is_settled_while_its_subscription_is_deleted_is_counted_once(
         bus.take(ONE, 0, deletes=True).wants = 2
     bus.directory.delete(ONE, quiet)
     batch = bus.write() if later else None
-    with suppress(QueueError):  # it is closed; what matters is what is counted
+    with suppress(RequestError):  # it is closed; what matters is what is counted
         settle(bus, queue, tokens)
     if batch is not None:
         bus.tell(batch)
@@ -351,7 +347,7 @@ class Random:
     def step(self) -> None:
         acts = [self.publish, self.settle, self.disk] * 3 + [self.receive] * 2
         acts += [self.subscribe, self.delete, self.recreate, self.pass_time, self.purge]
-        with suppress(QueueError, DescriptionError):
+        with suppress(RequestError, DescriptionError):
             self.random.choice(acts)()
 
     def publish(self) -> None:

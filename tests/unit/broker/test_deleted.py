@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from tests.unit.broker.bus import Bus, Taker, message
 
-from twinbus.broker.descriptions import (
-    DescriptionError,
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
-from twinbus.broker.entities import EntityNotFoundError, NotAllowedError
+from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.queue import Burial
+from twinbus.broker.refusals import (
+    DescriptionError,
+    EntityNotFoundError,
+    QuotaError,
+    StoreError,
+)
 from twinbus.broker.rules import Rule, SqlFilter, TrueFilter
 from twinbus.broker.sessions import SessionQueue
-from twinbus.broker.store import LAST_NUMBER, StoreError
+from twinbus.broker.store import LAST_NUMBER
 
 ONE = "t/Subscriptions/one"
 REFUSAL = StoreError("the disk is full", full=True)
@@ -349,7 +349,7 @@ def test_the_last_number_is_given_and_then_a_queue_is_refused_and_all_goes_on(bu
     bus.create_queue("last")
     bus.send("last", "m")
     for _ in range(2):
-        with pytest.raises(NotAllowedError, match="begin a new data folder"):
+        with pytest.raises(QuotaError, match="begin a new data folder"):
             bus.create_queue("more")
         assert bus.texts("last") == ["m"]
         bus.reopen()

@@ -15,7 +15,6 @@ from twinbus.broker.descriptions import (
     AccessRule,
     Claim,
     Description,
-    DescriptionError,
     QueueDescription,
     Status,
     SubscriptionDescription,
@@ -27,6 +26,7 @@ from twinbus.broker.descriptions import (
     from_json,
     to_json,
 )
+from twinbus.broker.refusals import DescriptionError
 
 DAY = timedelta(days=1)
 RULE = AccessRule("rule", "one", "two", frozenset({Claim.SEND, Claim.LISTEN}))

@@ -13,15 +13,8 @@ import pytest
 from tests.conversations import NOW, Conversation
 
 from twinbus.amqp.session import RECEIVER, SENDER
-from twinbus.broker.fault_kinds import (
-    ANY_FRAGMENT,
-    FRAGMENTS,
-    KINDS,
-    Act,
-    FaultError,
-    Faults,
-    fragment_of,
-)
+from twinbus.broker.fault_kinds import ANY_FRAGMENT, FRAGMENTS, KINDS, Act, Faults, fragment_of
+from twinbus.broker.refusals import ArgumentError
 
 
 def begun(kind: str, entity: str | None = None, seconds: float = 60, **settings: Any) -> Faults:
@@ -87,7 +80,7 @@ def test_a_message_takes_fifteen_minutes_to_appear_at_most_and_unless_told() -> 
     faults = Faults()
     late = faults.start("store-and-forward", "q", 60, {}, 0)
     assert late.settings == {"delay_s": 15 * 60}
-    with pytest.raises(FaultError, match=r"delay_s is 901; use a number from 0\.1 to 900"):
+    with pytest.raises(ArgumentError, match=r"delay_s is 901; use a number from 0\.1 to 900"):
         faults.start("store-and-forward", "q", 60, {"delay_s": 15 * 60 + 1}, 0)
 
 
@@ -166,7 +159,7 @@ def test_two_faults_of_one_entity_end_each_by_itself() -> None:
     faults.expire(NOW + 1_000)
     assert [fault.id for fault in faults] == [long.id]
     assert faults.refusal(Act.SEND, "orders", 1, NOW + 1_000) is not None
-    with pytest.raises(FaultError, match=f"there is no fault {short.id}"):
+    with pytest.raises(ArgumentError, match=f"there is no fault {short.id}"):
         faults.clear(short.id)
     assert faults.clear(None) == [long]
 
@@ -181,7 +174,7 @@ def test_a_fault_that_is_refused_changes_nothing() -> None:
         ("slow-store", None, 1, {"delay_s": 61}),
         ("sends-refused", None, 1, {"condition": "no-such-thing"}),
     ):
-        with pytest.raises(FaultError):
+        with pytest.raises(ArgumentError):
             faults.start(kind, entity, seconds, settings, NOW)
     assert not faults
 

@@ -47,7 +47,8 @@ from twinbus.amqp.types import (
 )
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import QueueDescription, TopicDescription
-from twinbus.broker.queue import Queue, QueueError
+from twinbus.broker.queue import Queue
+from twinbus.broker.refusals import RequestError
 from twinbus.broker.rules import CorrelationFilter, Rule, SqlFilter, SqlRuleAction
 from twinbus.broker.store import SCHEDULED, Entry
 from twinbus.lab.simulation.node import Disk
@@ -222,7 +223,7 @@ def test_what_is_taken_goes_all_ways_and_what_is_refused_changes_nothing(tmp_pat
             for path in ("q", "work", "short", "t", "bus"):
                 try:
                     maze.namespace.send(maze.entity(path), [raw], maze.now, Answer())
-                except QueueError:
+                except RequestError:
                     refused += 1
                     if maze.store.batch:
                         pytest.fail(f"refused, but something stays: {note}")

@@ -20,9 +20,17 @@ from twinbus.amqp.types import Symbol, Timestamp, ULong, encode
 from twinbus.broker.access import root_rule
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import QueueDescription
-from twinbus.broker.namespace import MessageError, Namespace, QuotaError
-from twinbus.broker.queue import Burial, LockLostError, NotFoundError, Queue, QueueError
-from twinbus.broker.store import DEFERRED, Entry, Store, StoreError
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.queue import Burial, Queue
+from twinbus.broker.refusals import (
+    LockLostError,
+    MessageError,
+    MessageNotFoundError,
+    QuotaError,
+    RequestError,
+    StoreError,
+)
+from twinbus.broker.store import DEFERRED, Entry, Store
 
 START_MS = 1_700_000_000_000
 LOCK_MS = 60_000
@@ -64,7 +72,7 @@ class Taker:
     deletes: bool = False
     got: list[Got] = field(default_factory=list)
     reserved: int = 0
-    lost: QueueError | None = None
+    lost: RequestError | None = None
 
     def demand(self) -> int:
         return self.wants - self.reserved
@@ -77,7 +85,7 @@ class Taker:
         count = entry.delivery_count
         self.got.append(Got(entry.sequence, token, locked_until_ms, count, entry.bare))
 
-    def lose(self, error: QueueError) -> None:
+    def lose(self, error: RequestError) -> None:
         self.lost = error
 
 
@@ -386,7 +394,7 @@ def test_a_deferred_message_comes_by_its_number_and_no_other_way(rig: Rig) -> No
         [1], rig.now, deletes=False, owner=None, done=Answer()
     )
     assert (entry.sequence, entry.delivery_count) == (1, 1)
-    with pytest.raises(NotFoundError, match="number 1 "):
+    with pytest.raises(MessageNotFoundError, match="number 1 "):
         rig.queue.receive_deferred([1], rig.now, deletes=False, owner=None, done=Answer())
     rig.settle(rig.queue.complete, token)
     assert rig.queue.counts.deferred == 0
@@ -396,7 +404,7 @@ def test_deferred_messages_come_all_or_none(rig: Rig) -> None:
     rig.send(message("a"))
     (got,) = rig.taker(1).got
     rig.settle(rig.queue.defer, got.token)
-    with pytest.raises(NotFoundError, match="number 7 "):
+    with pytest.raises(MessageNotFoundError, match="number 7 "):
         rig.queue.receive_deferred([1, 7], rig.now, deletes=False, owner=None, done=Answer())
     answer = Answer()
     rig.queue.receive_deferred([1], rig.now, deletes=True, owner=None, done=answer)
@@ -438,9 +446,9 @@ def test_a_number_that_no_message_can_have_reaches_no_other_queue(rig: Rig, numb
     assert other.dead_letters.entity == rig.queue.entity | 4
     assert other.queue.peek(number, 10) == []
     for queue in (rig.queue, other.queue):
-        with pytest.raises(NotFoundError):
+        with pytest.raises(MessageNotFoundError):
             queue.receive_deferred([number], rig.now, deletes=True, owner=None, done=Answer())
-        with pytest.raises(NotFoundError):
+        with pytest.raises(MessageNotFoundError):
             queue.cancel([number], Answer())
 
 
@@ -480,7 +488,7 @@ def test_a_scheduled_message_is_active_once_though_the_disk_refused_at_first(rig
 
 def test_a_cancelled_message_never_appears(rig: Rig) -> None:
     numbers = rig.send(*[message(str(n), due_ms=START_MS + 1_000) for n in range(3)])
-    with pytest.raises(NotFoundError, match="99"):
+    with pytest.raises(MessageNotFoundError, match="99"):
         rig.queue.cancel([numbers[0], 99], Answer())
     rig.settle(rig.queue.cancel, numbers[:2])
     taker = rig.taker(9)
@@ -493,7 +501,7 @@ def test_a_message_that_is_being_cancelled_is_neither_sent_nor_cancelled_again(r
     (number,) = rig.send(message("no", due_ms=START_MS + 1_000))
     taker = rig.taker(9)
     rig.queue.cancel([number], Answer())
-    with pytest.raises(NotFoundError):
+    with pytest.raises(MessageNotFoundError):
         rig.queue.cancel([number], Answer())
     rig.tick(1_000)
     assert taker.got == []
@@ -505,7 +513,7 @@ def test_a_message_that_is_becoming_active_can_no_longer_be_cancelled(rig: Rig) 
     taker = rig.taker(9)
     rig.now += 1_000
     rig.namespace.tick(rig.now)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(MessageNotFoundError):
         rig.queue.cancel([number], Answer())
     rig.commit()
     assert [got.text for got in taker.got] == ["on its way"]

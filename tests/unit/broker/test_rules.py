@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinbus.broker.expressions import FilterError, MessageProperties, Value
+from twinbus.broker.refusals import RuleError, SqlError
 from twinbus.broker.rules import (
     CorrelationFilter,
     FalseFilter,
     Filter,
     Match,
     Rule,
-    RuleError,
     RuleIndex,
     SqlFilter,
     SqlRuleAction,
@@ -27,7 +27,6 @@ from twinbus.broker.rules import (
     from_json,
     to_json,
 )
-from twinbus.broker.sql import SqlError
 
 
 class TypedInt(int):

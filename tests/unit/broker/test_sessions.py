@@ -10,15 +10,13 @@ import pytest
 from tests.bench.counting import database_steps
 from tests.unit.broker.test_queue import LOCK_MS, START_MS, Answer, Rig, Taker, message
 
-from twinbus.broker.entities import NotAllowedError
-from twinbus.broker.queue import LockLostError
-from twinbus.broker.sessions import (
-    Session,
+from twinbus.broker.refusals import (
+    LockLostError,
+    NotAllowedError,
     SessionLostError,
-    SessionQueue,
     SessionTakenError,
-    Waiter,
 )
+from twinbus.broker.sessions import Session, SessionQueue, Waiter
 
 
 class SessionRig(Rig):

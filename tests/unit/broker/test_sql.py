@@ -14,7 +14,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from twinbus.broker.expressions import FilterError, MessageProperties, Value, fold_parameters
-from twinbus.broker.sql import MAX_LENGTH, SqlError, parse_action, parse_condition
+from twinbus.broker.refusals import SqlError
+from twinbus.broker.sql import MAX_LENGTH, parse_action, parse_condition
 
 
 class TypedInt(int):

@@ -8,17 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.broker.store import (
-    ACTIVE,
-    DEFERRED,
-    FORMAT,
-    SCHEDULED,
-    Batch,
-    Entry,
-    FormatError,
-    Store,
-    StoreError,
-)
+from twinbus.broker.refusals import FormatError, StoreError
+from twinbus.broker.store import ACTIVE, DEFERRED, FORMAT, SCHEDULED, Batch, Entry, Store
 
 QUEUE = 3
 

@@ -23,11 +23,18 @@ from azure.servicebus.exceptions import (
 
 from twinbus.broker.access import root_rule
 from twinbus.broker.delivery import payload
-from twinbus.broker.entities import Directory, EntityDisabledError, EntityNotFoundError
+from twinbus.broker.entities import Directory
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.queue import Burial, Done, LockLostError, Queue, QueueError
+from twinbus.broker.queue import Burial, Done, Queue
+from twinbus.broker.refusals import (
+    EntityDisabledError,
+    EntityNotFoundError,
+    LockLostError,
+    RequestError,
+    StoreError,
+)
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
-from twinbus.broker.store import Batch, Entry, Store, StoreError
+from twinbus.broker.store import Batch, Entry, Store
 from twinbus.health import Health
 from twinbus.lab.simulation.clock import START_MS, Clock
 
@@ -135,7 +142,7 @@ class Taker:
         )
         self.heard()
 
-    def lose(self, error: QueueError) -> None:
+    def lose(self, error: RequestError) -> None:
         """Its session's lock has ended; whoever settles will hear of it."""
         self.wants = 0
 
@@ -279,7 +286,7 @@ class Node:
 
         try:
             act(once)
-        except (QueueError, StoreError, ServiceBusError) as error:
+        except (RequestError, StoreError, ServiceBusError) as error:
             once(error)
 
     def ready(self, path: str, answer: Answer) -> None:
@@ -483,7 +490,7 @@ def _translated(error: Exception) -> Exception:
         return MessagingEntityDisabledError(message=str(error))
     if isinstance(error, EntityNotFoundError):
         return MessagingEntityNotFoundError(message=str(error))
-    if isinstance(error, QueueError):
+    if isinstance(error, RequestError):
         return ServiceBusError(str(error), condition=error.condition)
     if isinstance(error, StoreError):
         return ServiceBusError(str(error), condition="amqp:internal-error")
