@@ -19,8 +19,8 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from harness.raw import Raw, kilobyte_message, parse_connection_string, sas_token
 
-from bench.load import Raw, kilobyte_message, parse_connection_string, sas_token
 from bench.node import OUTSTANDING, rate, turn
 from bench.process import ROOT, Measured, namespace_toml
 from twinbus.amqp.message import Properties

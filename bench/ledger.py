@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from tests.brokers import BrokerProcess
-from tests.pairs import certificate
+from harness.brokers import BrokerProcess, certificate
 
 import twinbus.aio
 from bench.paired import (

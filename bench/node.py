@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.load import Raw
+from harness.raw import Raw
 
 OUTSTANDING = 500
 

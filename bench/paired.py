@@ -27,8 +27,7 @@ from typing import Any
 
 import azure.servicebus as sdk
 import azure.servicebus.aio as sdk_aio
-from tests.brokers import BrokerProcess
-from tests.pairs import certificate
+from harness.brokers import BrokerProcess, certificate
 
 import twinbus
 import twinbus.aio

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from harness.raw import Raw
 
-from bench.load import Raw
 from bench.process import cpu_s
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

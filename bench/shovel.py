@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.load import Raw, kilobyte_message
+from harness.raw import Raw, kilobyte_message
+
 from bench.node import OUTSTANDING
 from bench.rabbitmq import QUORUM, Rabbit
 

@@ -26,8 +26,8 @@ from uuid import UUID
 import psutil
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+from harness.raw import Raw, kilobyte_message
 
-from bench.load import Raw, kilobyte_message
 from bench.process import Measured, namespace_toml
 from twinbus import envelope
 from twinbus.amqp.incoming import Confirmation, Delivery

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.brokers import BrokerProcess, check_stores
 from xdist.remote import Producer
 
 from tests import times
-from tests.brokers import BrokerProcess, check_stores
 from tests.schedule import HEAVY_TIMEOUT_S, LongestFirst, is_heavy, starts_spark
 from tests.worlds import World
 

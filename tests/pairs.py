@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import azure.servicebus.aio as sdk
+from harness.brokers import BrokerProcess, certificate
 
 import twinbus
 import twinbus.aio
-from tests.brokers import BrokerProcess
 from tests.worlds import Awaitable
 from twinbus import SendAvailabilityPairedNamespaceOptions
 from twinbus.failover.states import State
@@ -91,18 +89,6 @@ class Pair:
         for each in (self.factory, self.backup, self.manager):
             if each is not None:
                 await self.call(each.close)
-
-
-def certificate(process: BrokerProcess) -> str:
-    """The broker's certificate, which it makes when somebody first asks for TLS."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with (
-        socket.create_connection(("localhost", process.port)) as plain,
-        context.wrap_socket(plain) as _,
-    ):
-        pass
-    return str(process.folder / "data" / "certificate.pem")
 
 
 @asynccontextmanager

@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 
 import psutil
 from azure.servicebus.management import ServiceBusAdministrationClient
+from harness.brokers import BrokerProcess, certificate
 
-from tests.brokers import BrokerProcess
 from tests.integration.test_metrics import metrics
-from tests.pairs import certificate
 from tests.unit.pipeline.backlogs import plain
 from twinbus import envelope
 from twinbus.auth.credentials import Secret

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.load import kilobyte_message
+from harness.raw import kilobyte_message
 
 from twinbus.broker.access import root_rule
 from twinbus.broker.namespace import Namespace

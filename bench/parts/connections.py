@@ -6,7 +6,8 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from bench.load import Raw, kilobyte_message
+from harness.raw import Raw, kilobyte_message
+
 from bench.node import OUTSTANDING
 from bench.process import Measured
 from bench.results import Curve, Due, Figure, Result

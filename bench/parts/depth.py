@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bench.load import Raw, kilobyte_message
+from harness.raw import Raw, kilobyte_message
+
 from bench.node import OUTSTANDING, Node
 from bench.process import Measured
 from bench.rabbitmq import QUORUM, Rabbit

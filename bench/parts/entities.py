@@ -6,8 +6,9 @@ import statistics
 import time
 from collections.abc import Iterator
 
+from harness.raw import Raw, kilobyte_message
+
 from bench.broker import list_pages
-from bench.load import Raw, kilobyte_message
 from bench.node import OUTSTANDING
 from bench.process import Measured, namespace_toml
 from bench.results import Curve, Due, Figure, Result

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.load import Paced, Raw, kilobyte_message
+from harness.raw import Paced, Raw, kilobyte_message
+
 from bench.node import Node
 from bench.process import Measured
 from bench.rabbitmq import QUORUM, Rabbit

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.conversations import Conversation
+from harness.conversations import Conversation
 
 from bench.results import Figure, Note, Result
 from twinbus.amqp.session import RECEIVER, SENDER

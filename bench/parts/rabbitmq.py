@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bench.load import Raw, kilobyte_message
+from harness.raw import Raw, kilobyte_message
+
 from bench.node import OUTSTANDING, Node, Turn, turn
 from bench.process import Measured
 from bench.rabbitmq import CLASSIC, QUORUM, Rabbit

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from bench.load import Raw
+from harness.raw import Raw
+
 from bench.process import Measured
 from bench.rabbitmq import QUORUM, Rabbit
 from bench.results import Figure, Result

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 
-from bench.load import Raw, kilobyte_message
+from harness.raw import Raw, kilobyte_message
+
 from bench.node import Node, rate
 from bench.process import Measured
 from bench.rabbitmq import QUORUM, Rabbit

@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 from azure.core.exceptions import AzureError
 from azure.servicebus.management import ServiceBusAdministrationClient
-from bench.load import Raw, kilobyte_message
+from harness.brokers import BrokerProcess, certificate
+from harness.raw import Raw, kilobyte_message
 from tests.acceptance.test_durability import drain
-from tests.brokers import BrokerProcess
-from tests.pairs import certificate
 
 from twinbus.amqp.incoming import Delivery, Settlement
 from twinbus.amqp.performatives import Accepted

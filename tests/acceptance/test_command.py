@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from bench.load import Raw, kilobyte_message
+from harness.raw import Raw, kilobyte_message
 from tests.times import slowness
 
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))

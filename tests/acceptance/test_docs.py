@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from harness.brokers import BrokerProcess
 from tests.blocks import (
     KNOWN,
     ROOT,
@@ -28,7 +29,6 @@ from tests.blocks import (
     prose,
     spans,
 )
-from tests.brokers import BrokerProcess
 from tests.gateway import Gateway
 from tests.reader import Reader
 from tests.syphons import backlog_queues

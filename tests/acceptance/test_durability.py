@@ -29,8 +29,8 @@ from azure.servicebus import (
     ServiceBusSubQueue,
 )
 from azure.servicebus.exceptions import ServiceBusError
-from bench.load import Raw
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
+from harness.raw import Raw
 
 from twinbus.amqp.incoming import Confirmation, Delivery, Settlement
 from twinbus.amqp.message import Message, Properties

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from harness.brokers import BrokerProcess
 from tests.blocks import ROOT
-from tests.brokers import BrokerProcess
 from tests.syphons import Namespaces, SyphonProcess, backlog_queues
 
 EXAMPLES = ROOT / "examples"

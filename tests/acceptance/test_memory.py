@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.load import Raw, kilobyte_message
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
+from harness.raw import Raw, kilobyte_message
 
 from twinbus.amqp.session import RECEIVER
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.load import kilobyte_message
-from tests.conversations import Conversation
+from harness.conversations import Conversation
+from harness.raw import kilobyte_message
 
 from twinbus import envelope
 from twinbus.amqp.incoming import Delivery

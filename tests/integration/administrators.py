@@ -16,8 +16,8 @@ from typing import Any
 
 from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncClient
 from azure.servicebus.management import ServiceBusAdministrationClient
-from bench.load import parse_connection_string, sas_token
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
+from harness.raw import parse_connection_string, sas_token
 from tests.worlds import NO_KEEP_ALIVE, World
 
 KINDS = ("asyncio", "blocking")

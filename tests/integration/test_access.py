@@ -18,8 +18,8 @@ from urllib.parse import quote_plus
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
-from bench.load import Raw, kilobyte_message, parse_connection_string
-from tests.brokers import BrokerProcess, check_stores
+from harness.brokers import BrokerProcess, check_stores
+from harness.raw import Raw, kilobyte_message, parse_connection_string
 
 from twinbus.amqp.incoming import Delivery, LinkDetached
 from twinbus.amqp.message import (

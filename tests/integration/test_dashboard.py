@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.brokers import KEY, BrokerProcess
+from harness.brokers import KEY, BrokerProcess
 
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))
 ENVIRONMENT = {name: text for name, text in os.environ.items() if not name.startswith("TWINBUS_")}

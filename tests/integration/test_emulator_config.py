@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleFilter
-from tests.brokers import KEY, BrokerProcess
+from harness.brokers import KEY, BrokerProcess
 from tests.integration.administrators import (
     KINDS,
     Administrator,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.brokers import KEY, BrokerProcess
+from harness.brokers import KEY, BrokerProcess
 from tests.integration.administrators import admin_port, token
 
 from twinbus.broker.fault_kinds import KINDS

@@ -25,7 +25,7 @@ from azure.servicebus.exceptions import (
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
-from tests.brokers import BrokerProcess, get_json
+from harness.brokers import BrokerProcess, get_json
 from tests.integration.administrators import (
     Administrator,
     admin_port,

@@ -15,8 +15,8 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
-from bench.load import kilobyte_message
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
+from harness.raw import kilobyte_message
 from tests.integration.administrators import (
     KINDS,
     Administrator,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from harness.brokers import BrokerProcess
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.blocks import ROOT, blocks
-from tests.brokers import BrokerProcess
 from tests.integration.administrators import ask
 
 from twinbus.homeward.rounds import Outcome, Tally

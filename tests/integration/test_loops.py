@@ -16,8 +16,8 @@ import httpx
 import pytest
 from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
-from bench.load import Raw
-from tests.brokers import KEY
+from harness.brokers import KEY
+from harness.raw import Raw
 from tests.worlds import World, receive_some
 
 from twinbus.amqp.session import RECEIVER

@@ -32,7 +32,7 @@ from azure.servicebus.management import (
     SqlRuleFilter,
     TrueRuleFilter,
 )
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
 from tests.integration.administrators import (
     KINDS,
     Administrator,

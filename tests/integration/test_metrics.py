@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
 from tests.integration.administrators import Administrator, ask, publish
 from tests.worlds import World, receive_some
 

@@ -21,7 +21,7 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
 from tests.worlds import World
 
 from twinbus.lab.proxy import Conditions, Proxy, _reset

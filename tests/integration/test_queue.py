@@ -19,8 +19,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
-from bench.load import Raw, kilobyte_message
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
+from harness.raw import Raw, kilobyte_message
 from tests.worlds import World, receive_some
 
 _KINDS = ("asyncio", "blocking")

@@ -23,7 +23,7 @@ from azure.servicebus.management import (
     SqlRuleAction,
     SqlRuleFilter,
 )
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
 from tests.integration.administrators import (
     KINDS,
     Administrator,

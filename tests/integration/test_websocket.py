@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
 from tests.integration.administrators import KINDS, admin_port, certificate
 from tests.worlds import World, receive_some
 

@@ -2,19 +2,97 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import grimp
 import pytest
+from importlinter.contracts.layers import LayersContract
 from tests.blocks import ROOT
 
 from twinbus.pipeline import MOVED
 
 CODE = ROOT / "src" / "twinbus"
+# The blocking shell is generated from asyncio's, but for its world.
+GENERATED = "blocking"
+LONGEST_FILE, LONGEST_FUNCTION = 600, 50
+SQL = re.compile(
+    r"\b(SELECT .+ FROM|INSERT (OR \w+ )?INTO|DELETE FROM|UPDATE \w+ SET|CREATE TABLE|PRAGMA)\b",
+    re.DOTALL,
+)
+# What is still so, and is not to grow.
+STILL_DOUBLE = {
+    "Act",
+    "Address",
+    "Bookkeeper",
+    "Books",
+    "Carrier",
+    "Client",
+    "Clock",
+    "Closed",
+    "Connection",
+    "Count",
+    "Delivery",
+    "Entity",
+    "Fault",
+    "FaultError",
+    "Faults",
+    "History",
+    "Keeper",
+    "Kind",
+    "Letter",
+    "Line",
+    "Lock",
+    "Node",
+    "Notes",
+    "Pairing",
+    "Place",
+    "Plan",
+    "Received",
+    "Receiver",
+    "RefusedError",
+    "Report",
+    "Sender",
+    "Session",
+    "Settings",
+    "Status",
+    "Step",
+    "Syphon",
+    "Tally",
+    "Tier",
+    "Trouble",
+    "Verdict",
+    "Waiting",
+}
+STILL_LONG: set[str] = {
+    "amqp/session.py",
+    "amqp/types.py",
+    "broker/dialect.py",
+    "broker/entities.py",
+    "broker/inspection.py",
+    "broker/namespace.py",
+    "broker/queue.py",
+    "broker/store.py",
+    "commands/broker.py: broker",
+    "commands/dashboard.py: dashboard",
+    "commands/drill.py: drill",
+    "commands/proxy.py: proxy",
+    "commands/report.py: audit",
+    "commands/report.py: cost",
+    "commands/syphon.py: redrive",
+    "commands/syphon.py: syphon",
+}
+STILL_SQL = {"broker/entities.py", "broker/namespace.py", "broker/sessions.py"}
+STORE = {"aside", "bodies", "inspection", "store"}
 
 
 def test_the_page_has_the_modules_and_who_imports_whom() -> None:
@@ -42,6 +120,104 @@ def test_no_file_name_occurs_twice() -> None:
         if path.name != "__init__.py" and path.parent.name != "commands"
     )
     assert not {name for name, count in names.items() if count > 1}
+
+
+def test_no_class_name_means_two_things() -> None:
+    """Asyncio, threads and the simulator make one seam, whose names are those of asyncio's."""
+    of_every_world = set(classes(CODE / "paired" / "aio" / "world.py"))
+    names = Counter(
+        name
+        for path in written()
+        for name in classes(path)
+        if not (name in of_every_world and is_of_a_world(path))
+    )
+    names.update(of_every_world)
+    double = {name for name, count in names.items() if count > 1}
+    assert double <= STILL_DOUBLE
+
+
+def classes(path: Path) -> list[str]:
+    return [node.name for node in ast.walk(read(path)) if isinstance(node, ast.ClassDef)]
+
+
+def is_of_a_world(path: Path) -> bool:
+    return path.stem.startswith("world") or path.parent.name == "simulation"
+
+
+def test_no_file_is_so_long_that_it_is_about_two_things() -> None:
+    long = {
+        str(path.relative_to(CODE))
+        for path in written()
+        if len(path.read_text().splitlines()) > LONGEST_FILE
+    }
+    assert long <= STILL_LONG
+
+
+def test_no_function_is_longer_than_a_page() -> None:
+    long = {
+        f"{path.relative_to(CODE)}: {node.name}"
+        for path in written()
+        for node in ast.walk(read(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
+    }
+    assert long <= STILL_LONG
+
+
+def test_only_the_store_speaks_sql() -> None:
+    speaking = {
+        str(path.relative_to(CODE))
+        for path in written()
+        if not (path.parent.name == "broker" and path.stem in STORE)
+        for node in ast.walk(read(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SQL.search(node.value)
+    }
+    assert speaking <= STILL_SQL
+
+
+@pytest.mark.parametrize(
+    ("folder", "knows"),
+    [("src", set()), ("harness", set()), ("tests", {"harness"}), ("bench", {"harness"})],
+)
+def test_tests_and_bench_do_not_import_one_another(folder: str, knows: set[str]) -> None:
+    """What both need is in ``harness``."""
+    imported = {name for path in (ROOT / folder).rglob("*.py") for name in imports(path)}
+    assert imported & {"tests", "bench", "harness"} - {folder} == knows
+
+
+def test_a_module_in_no_layer_breaks_the_contract() -> None:
+    layered = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    rule = next(each for each in layered["contracts"] if each["type"] == "layers")
+    options = {key: "true" if value is True else value for key, value in rule.items()}
+    contract = LayersContract(rule["name"], {"root_packages": ["twinbus"]}, options)
+    graph = grimp.build_graph("twinbus", exclude_type_checking_imports=True)
+    assert contract.check(deepcopy(graph), verbose=False).kept
+    graph.add_module("twinbus.nowhere")
+    broken = contract.check(graph, verbose=False)
+    assert not broken.kept
+    assert broken.metadata["undeclared_modules"] == {"twinbus.nowhere"}
+
+
+def written() -> list[Path]:
+    """The modules that are written by hand, and the world of the generated shell, which is too."""
+    return [
+        path
+        for path in sorted(CODE.rglob("*.py"))
+        if path.parent.name != GENERATED or path.stem.startswith("world")
+    ]
+
+
+@cache
+def read(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(read(path)):
+        if isinstance(node, ast.Import):
+            yield from (name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
 
 
 @pytest.mark.parametrize("name", MOVED)

@@ -25,8 +25,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from bench.load import Raw, kilobyte_message
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
+from harness.raw import Raw, kilobyte_message
 from tests.unit.amqp.pair import raw_frame
 from tests.wire.test_fuzz import damaged, pieces
 

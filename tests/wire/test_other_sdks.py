@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
-from bench.load import Raw, kilobyte_message
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
+from harness.raw import Raw, kilobyte_message
 from tests.integration.administrators import ask
 
 from twinbus.amqp.incoming import (

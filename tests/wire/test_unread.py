@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from bench.load import Raw, kilobyte_message
-from tests.brokers import KEY
+from harness.brokers import KEY
+from harness.raw import Raw, kilobyte_message
 
 from twinbus.amqp.session import RECEIVER
 from twinbus.broker.config import NamespaceConfig

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from tests.brokers import BrokerProcess
-from tests.pairs import ZERO, certificate
+from harness.brokers import BrokerProcess, certificate
+from tests.pairs import ZERO
 
 import twinbus
 

@@ -21,9 +21,9 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
-from tests.brokers import KEY, BrokerProcess
+from harness.brokers import KEY, BrokerProcess, certificate
 from tests.integration.administrators import admin_port
-from tests.pairs import Pair, backlog, certificate, peek
+from tests.pairs import Pair, backlog, peek
 
 from twinbus.failover.states import State
 from twinbus.lab.faults import FaultClient

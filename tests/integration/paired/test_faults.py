@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
 from tests.integration.administrators import admin_port
 from tests.pairs import SECOND, Pair, backlog, peek
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
 from tests.pairs import Pair, peek
 from tests.worlds import World
 

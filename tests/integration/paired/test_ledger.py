@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.management import ServiceBusAdministrationClient
-from tests.brokers import BrokerProcess
-from tests.pairs import Pair, certificate
+from harness.brokers import BrokerProcess, certificate
+from tests.pairs import Pair
 
 from twinbus import PairingError
 from twinbus.failover.states import State

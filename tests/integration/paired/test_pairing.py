@@ -20,8 +20,8 @@ from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
 from azure.servicebus.management import EntityStatus, ServiceBusAdministrationClient
-from tests.brokers import KEY, BrokerProcess
-from tests.pairs import Pair, backlog, certificate, peek
+from harness.brokers import KEY, BrokerProcess, certificate
+from tests.pairs import Pair, backlog, peek
 from tests.syphons import stand_in
 
 from twinbus import FactoryFaultedError, PairingError

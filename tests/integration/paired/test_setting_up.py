@@ -22,8 +22,8 @@ from azure.servicebus.management import (
     AuthorizationRule,
     ServiceBusAdministrationClient,
 )
-from tests.brokers import KEY, BrokerProcess
-from tests.pairs import Pair, certificate
+from harness.brokers import KEY, BrokerProcess, certificate
+from tests.pairs import Pair
 from tests.syphons import stand_in
 
 import twinbus

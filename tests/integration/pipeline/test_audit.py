@@ -9,9 +9,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from azure.servicebus import ServiceBusMessage
+from harness.brokers import KEY, certificate
 from pyspark.sql import SparkSession
-from tests.brokers import KEY
-from tests.pairs import Pair, certificate, two_brokers
+from tests.pairs import Pair, two_brokers
 from typer.testing import CliRunner
 
 from twinbus.aio import NamespaceManager

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
 from tests.unit.pipeline.backlogs import ODD, UNREADABLE, plain
 
 from twinbus import envelope

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
+from harness.brokers import BrokerProcess
 from pyspark.sql import SparkSession
-from tests.brokers import BrokerProcess
 from tests.integration.administrators import Administrator
 from tests.pairs import Pair
 from typer.testing import CliRunner, Result

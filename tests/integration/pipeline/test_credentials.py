@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import pytest
-from tests.brokers import KEY, BrokerProcess
+from harness.brokers import KEY, BrokerProcess
 from tests.unit.pipeline.backlogs import plain
 
 from twinbus.auth.credentials import Secret

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
-from tests.brokers import BrokerProcess
+from harness.brokers import BrokerProcess
 from tests.integration.test_metrics import metrics
 from tests.unit.pipeline.backlogs import plain
 

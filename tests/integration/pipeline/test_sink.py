@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
+from harness.brokers import BrokerProcess
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.brokers import BrokerProcess
 from tests.unit.pipeline.backlogs import plain
 
 from twinbus.auth.credentials import Secret

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
+from harness.brokers import BrokerProcess
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
-from tests.brokers import BrokerProcess
 from tests.unit.pipeline.backlogs import ODD, STRANGE, UNREADABLE, otherwise, plain
 
 from twinbus.auth.credentials import Secret

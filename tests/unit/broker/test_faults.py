@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.conversations import NOW, Conversation
+from harness.conversations import NOW, Conversation
 
 from twinbus.amqp.session import RECEIVER, SENDER
 from twinbus.broker.fault_kinds import ANY_FRAGMENT, FRAGMENTS, KINDS, Act, Faults, fragment_of

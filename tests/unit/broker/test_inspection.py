@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bench.load import kilobyte_message
+from harness.raw import kilobyte_message
 from tests.years import NOW_MS, Taker, Years
 
 from twinbus.amqp.message import Properties, encode_annotations

@@ -1,10 +1,12 @@
-"""A broker as a process of its own, for tests: started, killed, started again."""
+"""A broker as a process of its own: started, killed, started again."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -114,6 +116,18 @@ class BrokerProcess:
             if line.startswith("VmRSS"):
                 return int(line.split()[1])
         raise RuntimeError("no VmRSS")
+
+
+def certificate(process: BrokerProcess) -> str:
+    """The broker's certificate, which it makes when somebody first asks for TLS."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("localhost", process.port)) as plain,
+        context.wrap_socket(plain) as _,
+    ):
+        pass
+    return str(process.folder / "data" / "certificate.pem")
 
 
 def check_stores(folder: Path) -> None:

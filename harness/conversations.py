@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.load import kilobyte_message, sas_token
-
+from harness.raw import kilobyte_message, sas_token
 from twinbus.amqp.connection import Connection, Phase
 from twinbus.amqp.incoming import Delivery, Event, Settlement
 from twinbus.amqp.message import Properties, with_application_properties

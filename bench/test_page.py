@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.results import Curve, Due, Figure, Note, Outcome, Result, State
 
 from bench import page, part, results, shape
+from bench.results import Curve, Due, Figure, Note, Outcome, Result, State
 
 MACHINE = {"Processor": "two of them", "Date": "today"}
 SEND = Figure(

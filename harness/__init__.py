@@ -1,0 +1,1 @@
+"""What tests and bench both stand on; neither imports the other."""
