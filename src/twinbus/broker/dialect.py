@@ -302,14 +302,14 @@ class Client:
             raise NotAllowedError(
                 f"'{path}' forwards to '{entity.received.forward_to}'; receive from there."
             )
-        entity.accessed_ms = self._clock()
-        receiver = Receiver(self, link, entity, queue, path, self.namespace.books)
         wanted = session_filter(link)
         if isinstance(queue, SessionQueue) != (wanted is not NO_FILTER):
             hint = "accept a session" if wanted is NO_FILTER else "receive without a session"
             raise NotAllowedError(
                 f"It is not possible for '{path}' to be received from this way: {hint}."
             )
+        entity.accessed_ms = self._clock()
+        receiver = Receiver(self, link, entity, queue, path, self.namespace.books)
         self._links[link] = receiver
         if isinstance(queue, SessionQueue):
             self._accept_session(receiver, queue, wanted)
@@ -533,11 +533,11 @@ class Client:
                 answer = trouble.admit(node.path, str(name), claim, answer)
             self._grants.require(node.path + MANAGEMENT, claim)
             entity, queue = self.namespace.directory.resolve(node.path)
-            entity.accessed_ms = self._clock()
             request = Request(self.namespace, entity, queue, self._clock(), body, answer)
             if self.namespace.books is not None:
                 self.namespace.books.answering(str(name), request)
             operation(request)
+            entity.accessed_ms = self._clock()
         except RefusalError as error:
             answer(refusal(error))
 

@@ -27,7 +27,6 @@ from twinbus.amqp.types import CodecError
 from twinbus.broker.aside import LOST
 from twinbus.broker.descriptions import FOREVER, AccessRule, Claim, Description
 from twinbus.broker.entities import Directory, Entity
-from twinbus.broker.expressions import FilterError
 from twinbus.broker.queue import Burial, Done, Queue, unreadable
 from twinbus.broker.refusals import (
     EntityDisabledError,
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("twinbus.broker")
 
 Answer = Callable[[Any], None]
+# A message as it will be stored, as it was sent, and whether the disk has seen its id here.
+Admitted = tuple[Entry, Message, bool]
 
 PING = "application/vnd.ms-servicebus-ping"
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
@@ -143,59 +144,54 @@ class Namespace:
 
         A message that has none (a ping, a duplicate, one that went on to another entity) is 0.
         """
-        self._check_can_send(entity)
-        entity.accessed_ms = now_ms
-        if len(payloads) == 1 and self.books is None:
-            entry, message = self._check(entity, payloads[0], now_ms)
-            seen = entity.detects_duplicates and self._has_seen(entity, message, now_ms)
-            return [self._take(entity, entry, message, seen, now_ms, done)]
-        checked = self._check_all(entity, payloads, now_ms)
-        return self._take_all(entity, checked, now_ms, done)
+        return self._take_all(entity, self.admit(entity, payloads, now_ms), now_ms, done)
 
     def schedule(self, entity: Entity, payloads: list[bytes], now_ms: int, done: Done) -> list[int]:
         """As `send`, by a request, which a ledger has another name for."""
-        self._check_can_send(entity)
-        entity.accessed_ms = now_ms
-        checked = self._check_all(entity, payloads, now_ms)
-        return self._take_all(entity, checked, now_ms, done, Operation.SCHEDULE)
+        admitted = self.admit(entity, payloads, now_ms)
+        return self._take_all(entity, admitted, now_ms, done, Operation.SCHEDULE)
 
     def send_later(
         self, entity: Entity, payloads: list[bytes], now_ms: int, due_ms: int, done: Done
     ) -> None:
         """As `send`, but none of them appears before a moment."""
-        self._check_can_send(entity)
-        entity.accessed_ms = now_ms
-        checked = self._check_all(entity, payloads, now_ms)
-        for entry, _ in checked:
+        admitted = self.admit(entity, payloads, now_ms)
+        for entry, _, _ in admitted:
             _postpone(entry, due_ms)
-        self._take_all(entity, checked, now_ms, done)
+        self._take_all(entity, admitted, now_ms, done)
 
-    def _check_all(
-        self, entity: Entity, payloads: list[bytes], now_ms: int
-    ) -> list[tuple[Entry, Message]]:
+    def admit(self, entity: Entity, payloads: list[bytes], now_ms: int) -> list[Admitted]:
+        """The whole check of messages that are sent here: raises if one of them cannot be taken.
+
+        Changes nothing. A message is read as far as any later step will read it, and the disk is
+        asked what it has to be asked, so that none of what follows can fail half-way.
+        """
+        self._check_can_send(entity)
         if not payloads:
             raise MessageError(f"The batch for '{entity.path}' has no messages.")
-        return [self._check(entity, payload, now_ms) for payload in payloads]
+        admitted = []
+        for payload in payloads:
+            admitted.append(self._read(entity, payload, now_ms))  # noqa: PERF401  a call less
+        return admitted
 
     def _take_all(
         self,
         entity: Entity,
-        checked: list[tuple[Entry, Message]],
+        admitted: list[Admitted],
         now_ms: int,
         done: Done,
         operation: Operation = Operation.SEND,
     ) -> list[int]:
+        entity.accessed_ms = now_ms
         if self.books is not None:
-            done = self.books.sending(operation, entity.path, checked, done)
-        if entity.detects_duplicates:  # the disk is asked before anything has changed
-            seen = [self._has_seen(entity, message, now_ms) for _, message in checked]
-        else:
-            seen = [False] * len(checked)
-        last = len(checked) - 1
-        return [
-            self._take(entity, *each, seen[index], now_ms, done if index == last else nothing)
-            for index, each in enumerate(checked)
-        ]
+            done = self.books.sending(operation, entity.path, admitted, done)
+        numbers = []
+        left = len(admitted)
+        for entry, message, seen in admitted:
+            left -= 1  # they share one batch, so the last of them answers for all
+            each_done = nothing if left else done
+            numbers.append(self._take(entity, entry, message, seen, now_ms, each_done))
+        return numbers
 
     def _check_can_send(self, entity: Entity) -> None:
         if entity.deleted:
@@ -209,11 +205,8 @@ class Namespace:
                 f"{entity.sized.max_size_mb} MB. Receive messages, or raise the size."
             )
 
-    def _check(self, entity: Entity, payload: bytes, now_ms: int) -> tuple[Entry, Message]:
-        """Read a message and make sure that this entity takes it. Stores nothing.
-
-        It is read as far as any later step will read it, so that none of them can fail half-way.
-        """
+    def _read(self, entity: Entity, payload: bytes, now_ms: int) -> Admitted:
+        """Read a message and make sure that this entity takes it."""
         if len(payload) > MAX_MESSAGE_BYTES:
             raise TooLargeError(
                 f"The message for '{entity.path}' has {len(payload)} bytes; "
@@ -230,7 +223,12 @@ class Namespace:
             ) from error
         entry = _entry(message, len(payload), due_ms, now_ms)
         message.ttl_ms = entry.ttl_ms
-        return entry, message
+        seen = (
+            entity.detects_duplicates
+            and message.properties.content_type != PING
+            and self._has_seen(entity, message, now_ms)
+        )
+        return entry, message, seen
 
     @staticmethod
     def _check_ids(entity: Entity, message: Message) -> None:
@@ -349,7 +347,7 @@ class Namespace:
                     continue
                 try:
                     changed.append((subscription, rewrite(message, facts, copy)))
-                except (CodecError, FilterError) as error:
+                except Exception as error:  # noqa: BLE001 - an action's failure, as in `route`
                     self._bury_filter_error(subscription, entry, f"the action failed: {error}")
         # One that comes from another topic, by way of a subscription, may share its bytes already.
         if len(as_sent) > 1 and entry.body is None:

@@ -101,13 +101,13 @@ class Bookkeeper:
         self,
         operation: Operation,
         path: str,
-        checked: Sequence[tuple[Entry, Message]],
+        admitted: Sequence[tuple[Entry, Message, bool]],
         done: Done,
     ) -> Done:
         """A callback that records these messages if they were stored, and calls ``done``."""
         noted = [
             (_operation(operation, message), entry.size, _letter(path, message))
-            for entry, message in checked
+            for entry, message, _ in admitted
         ]
 
         def stored(error: Exception | None) -> None:

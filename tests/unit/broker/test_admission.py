@@ -3,17 +3,17 @@ nothing changed, and what lay in the store before that was asked is set aside an
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from copy import copy
-from dataclasses import fields
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.unit.broker.snapshot import snapshot
 from tests.unit.broker.test_queue import Answer, Rig, Taker, message, why
 
 from twinbus.amqp.message import (
@@ -102,6 +102,8 @@ FORMS: dict[str, Callable[[int], bytes]] = {
     "by a wide name": lambda code: b"\x00\xb3" + len(NAMES[code]).to_bytes(4) + NAMES[code],
 }
 
+_OF_TIME = re.compile(r"\._(next_housekeeping_ms|stuck|began_ms)\b")
+
 
 class Yard(Rig):
     """The rig of a queue, with a topic that detects duplicates, and a queue beside it."""
@@ -163,17 +165,9 @@ class Yard(Rig):
         link.close()
 
     def state(self) -> dict[str, Any]:
-        """All that the disk and the memory know."""
-        tables = ("entity", "message", "body", "session", "seen", "rule")
-        found: dict[str, Any] = {each: self.store.query(f"SELECT * FROM {each}") for each in tables}
-        for entity in self.namespace.directory.entities():
-            for queue in entity.queues:
-                held = (dict(queue.held), list(queue.locks), queue.last_sequence)
-                found[queue.path] = (repr(queue.counts), repr(queue.tally), held)
-        batch = self.store.batch
-        found["batch"] = {each.name: copy(getattr(batch, each.name)) for each in fields(batch)}
-        found["waiting"] = dict(self.namespace._pending_ids)
-        return found
+        """All that the disk and the memory know, but what a look at the clock leaves behind."""
+        found = snapshot(self.namespace)
+        return {name: each for name, each in found.items() if not _OF_TIME.search(name)}
 
 
 @pytest.fixture
