@@ -17,6 +17,7 @@ from twinbus import client_errors, errors
 from twinbus.accounts.prices import PriceError
 from twinbus.accounts.report import ReportError
 from twinbus.auth.credentials import CredentialError
+from twinbus.broker import refusals
 from twinbus.broker.server import BrokerError
 from twinbus.errors import TwinbusError
 from twinbus.lab.drill import DrillError
@@ -60,6 +61,11 @@ ROOMS = (
     ReportError,
     SinkError,
     SoakError,
+    *(
+        each
+        for each in vars(refusals).values()
+        if getattr(each, "__module__", "") == refusals.__name__
+    ),
 )
 NO_AZURE = """
 import sys, twinbus.errors

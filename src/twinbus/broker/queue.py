@@ -25,7 +25,7 @@ from twinbus.amqp.message import Message, application_properties, with_applicati
 from twinbus.amqp.types import CodecError, encode_map
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription
 from twinbus.broker.refusals import (
-    ChangesError,
+    ArgumentError,
     EntityNotFoundError,
     LockLostError,
     MessageNotFoundError,
@@ -437,7 +437,7 @@ class Queue:
         try:
             encode_map(changes)
         except CodecError as error:
-            raise ChangesError(
+            raise ArgumentError(
                 f"The properties for a message of '{self.path}' cannot be encoded: {error}"
             ) from error
 

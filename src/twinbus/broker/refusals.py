@@ -111,10 +111,6 @@ class MessageError(ArgumentError):
     """The message itself cannot be taken, or the request."""
 
 
-class ChangesError(ArgumentError):
-    """What a receiver wants to write on a message cannot be written."""
-
-
 class DescriptionError(ArgumentError):
     """A description says something that no entity can be."""
 

@@ -34,7 +34,7 @@ from twinbus.broker.inspection import inspect
 from twinbus.broker.management import OPERATIONS
 from twinbus.broker.queue import UNREADABLE, Burial, Queue
 from twinbus.broker.refusals import (
-    ChangesError,
+    ArgumentError,
     LockLostError,
     MessageError,
     NotAllowedError,
@@ -528,7 +528,7 @@ def test_changes_that_have_no_encoding_are_refused_and_the_lock_stands(yard: Yar
         ),
     )
     for act in acts:
-        with pytest.raises(ChangesError, match="cannot be encoded"):
+        with pytest.raises(ArgumentError, match="cannot be encoded"):
             act()
         assert yard.state() == before
     yard.settle(yard.queue.complete, token)
