@@ -436,7 +436,7 @@ def _runtime(entity: Entity) -> Runtime:
             entity.updated_ms,
             entity.accessed_ms,
             scheduled=counts.scheduled,
-            bytes=counts.bytes + (entity.topic.bytes if entity.topic else 0),
+            bytes=entity.bytes,
             subscriptions=entity.subscription_count,
         )
     dead, lost = entity.dead_letters.counts, entity.transfer_dead_letters.counts

@@ -37,11 +37,13 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
+from twinbus.amqp.message import Properties
+from twinbus.amqp.types import Symbol, Timestamp, encode
 from twinbus.broker.access import ROOT_RULE, root_rule
 from twinbus.broker.admin import MAX_BODY, MAX_DROPPED, Address, admin_app
 from twinbus.broker.descriptions import AccessRule, Claim, QueueDescription
 from twinbus.broker.markup import SERVICE_BUS
-from twinbus.broker.namespace import Namespace
+from twinbus.broker.namespace import Namespace, nothing
 from twinbus.broker.refusals import StoreError
 from twinbus.broker.store import Store
 
@@ -277,6 +279,25 @@ def test_runtime_properties_tell_counts_and_dates(bus: Bus, admin: Any) -> None:
     assert runtime.total_message_count == 10
     assert runtime.size_in_bytes == 77
     assert runtime.created_at_utc.year == 2023
+
+
+def test_a_topics_size_counts_what_is_scheduled_once(tmp_path: Path) -> None:
+    bus = Bus(tmp_path / "home.db")
+    client_of(bus).create_topic("t")
+    client_of(bus).create_subscription("t", "s")
+    message = Properties(message_id="m").encoded() + b"\x00\x53\x75\xa0\x03abc"
+    when = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(NOW_MS + 3_600_000)}
+    payloads = [message, b"\x00\x53\x72" + encode(when) + message]
+    bus.store.on_change = lambda: None
+    bus.namespace.send(bus.directory.entity("t"), payloads, NOW_MS, nothing)
+    bus._commit()
+    ((size,),) = bus.store.query("SELECT sum(size) FROM message")
+    runtime = client_of(bus).get_topic_runtime_properties("t")
+    assert (runtime.scheduled_message_count, runtime.size_in_bytes) == (1, size)
+    bus.close()
+    bus = Bus(tmp_path / "home.db")
+    assert client_of(bus).get_topic_runtime_properties("t").size_in_bytes == size
+    bus.close()
 
 
 def test_authorization_rules_get_keys_and_open_their_entity_only(bus: Bus, admin: Any) -> None:
