@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import httpx
 import pytest
-from bench.load import sas_token
+from harness.raw import sas_token
 
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.incoming import Confirmation, Delivery, Event, LinkDetached, Settlement
@@ -230,12 +230,17 @@ class Desk:
     async def _http(
         self, method: str, path: str, content: bytes, headers: dict[str, str]
     ) -> Answer:
-        self.store.on_change = lambda: asyncio.get_running_loop().call_soon(self.commit)
+        loop = asyncio.get_running_loop()
+        self.store.on_change = partial(_soon, loop, self.commit)
         transport = httpx.ASGITransport(app=admin_app(self.namespace, lambda: self.now))
         async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
             asked = {key.replace("_", "-"): value for key, value in headers.items() if value}
             answer = await client.request(method, path, content=content, headers=asked)
         return Answer(None, answer.status_code, answer.text)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+    loop.call_soon(act)
 
 
 def _message(size: int = 10, **properties: Any) -> bytes:
@@ -521,9 +526,11 @@ def test_a_refusal_has_azures_condition_and_status(
     act: Callable[[Desk], Answer],
 ) -> None:
     made: list[type[BaseException]] = []
-    monkeypatch.setattr(
-        RefusalError, "__init__", lambda self, *args: made.append(type(self)) or None
-    )
+
+    def note(error: RefusalError, *_: Any) -> None:
+        made.append(type(error))
+
+    monkeypatch.setattr(RefusalError, "__init__", note)
     answer = act(desk)
     assert kind in made, "something else refused it"
     assert (answer.condition, answer.status) == (condition, status)
@@ -535,8 +542,7 @@ def test_a_namespace_that_has_as_many_rules_as_it_may_says_so_over_http_as_azure
     monkeypatch.setattr("twinbus.broker.entities.MAX_RULES", 1)
     answer = desk.http("PUT", RULE, _rule('i:type="TrueFilter">'))
     assert (answer.status, "that is the limit" in answer.text) == (403, True)
-    described = {"true-filter": {}}
-    answer = add_rule("new", described, desk)
+    answer = add_rule("new", {"true-filter": {}}, desk)
     assert (answer.condition, answer.status) == (QUOTA, 403)
 
 
