@@ -16,6 +16,7 @@ from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.dialect import Client
 from twinbus.broker.namespace import Namespace, nothing
 from twinbus.broker.store import Store
+from twinbus.budget import Budget
 
 NOW = 1_700_000_000_000
 
@@ -28,7 +29,7 @@ class Conversation:
         self.namespace = Namespace("home", self.store, [root_rule("a2V5")])
         self.namespace.directory.create_queue("orders", QueueDescription(), NOW, nothing)
         self._commit()
-        self.broker = Client(self.namespace, lambda: NOW, lambda: None)
+        self.broker = Client(self.namespace, lambda: NOW, lambda: None, Budget())
         self.amqp = Connection(server=False, container_id="test", hostname="localhost")
         self.amqp.start()
         while self.amqp.phase is not Phase.OPEN:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.echoes import WAYS, ask, echoes
+from harness.echoes import WAYS, ask, echoes
 
 from twinbus.serving import port as port_module
 
@@ -24,7 +24,7 @@ async def test_a_client_of_any_kind_is_served(way: str, tmp_path: Path) -> None:
 
 def test_a_port_needs_no_broker(tmp_path: Path) -> None:
     """In an interpreter in which nothing else was imported."""
-    command = [sys.executable, "-m", "tests.echoes", str(tmp_path)]
+    command = [sys.executable, "-m", "harness.echoes", str(tmp_path)]
     told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
     assert told["heard"][:-1] == ["A WORD"] * 4
     assert "twinbus.serving.port" in told["modules"]

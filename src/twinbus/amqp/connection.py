@@ -31,6 +31,7 @@ from twinbus.amqp.performatives import (
 )
 from twinbus.amqp.session import Session, SessionError
 from twinbus.amqp.types import Array, CodecError, Symbol, decode, decode_plain, skip
+from twinbus.budget import Budget
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -78,12 +79,12 @@ class Connection:
         channel_max: int = 4_999,
         idle_timeout_s: float | None = None,
         mechanisms: tuple[str, ...] = ("MSSBCBS", "ANONYMOUS"),
+        budget: Budget | None = None,
     ) -> None:
         self.server = server
         self.phase = Phase.HEADER
         self.peer_max_frame = MIN_MAX_FRAME
-        self.pending = 0  # bytes written and not yet taken, so that an owner can pause
-        self.unfinished = 0
+        self.budget = Budget() if budget is None else budget
         self._container_id = container_id
         self._hostname = hostname
         self._max_frame_size = max_frame_size
@@ -153,7 +154,7 @@ class Connection:
         data = b"".join(self._out)
         self._out.clear()
         self._flushed_open = self._sent_open
-        self.pending = 0
+        self.budget.unsent = 0
         return data
 
     def receive(self, data: bytes) -> Iterator[Event]:
@@ -187,6 +188,7 @@ class Connection:
         else:
             if self.phase is not Phase.CLOSED:
                 self._tail = data[pos:] if pos else data
+        self.budget.read_ahead = len(self._tail)
 
     def tick(self, now: float) -> Event | None:
         """Keep the idle promises: a heartbeat if we were silent, a close if the peer was."""
@@ -206,7 +208,7 @@ class Connection:
 
     def write_frame(self, channel: int, body: bytes) -> None:
         self._spoke = True
-        self.pending += len(body)
+        self.budget.unsent += len(body)
         self._out.append(_write_head(8 + len(body), 2, 0, channel) + body)
 
     # -- frames in

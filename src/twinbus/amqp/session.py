@@ -40,11 +40,11 @@ from twinbus.amqp.performatives import (
     encode_transfer,
 )
 from twinbus.amqp.types import CodecError
+from twinbus.budget import MAX_UNFINISHED, Budget
 
 SENDER, RECEIVER = False, True
 WINDOW = 65_536
 HANDLE_MAX = 1_023
-MAX_UNFINISHED = 16 << 20
 # What a transfer takes of a frame besides its payload: the frame's header, and the performative
 # with the longest tag there may be.
 TRANSFER_OVERHEAD = 8 + 64
@@ -64,7 +64,7 @@ class FrameWriter(Protocol):
     """What a session needs of its connection."""
 
     peer_max_frame: int
-    unfinished: int  # bytes of deliveries whose last frame has not come
+    budget: Budget
 
     def write_frame(self, channel: int, body: bytes) -> None: ...
 
@@ -73,7 +73,9 @@ class _Silence:
     """The writer of a session that is over: what it still has to say, nobody waits for."""
 
     peer_max_frame = 512
-    unfinished = 0
+
+    def __init__(self) -> None:
+        self.budget = Budget()
 
     def write_frame(self, channel: int, body: bytes) -> None:
         pass
@@ -316,11 +318,11 @@ class Session:
 
     def silence(self) -> None:
         """Write nothing from now on: what goes out after an end or a close breaks the protocol."""
-        self._writer.unfinished -= self._unfinished
+        self._writer.budget.unfinished -= self._unfinished
         self._unfinished = 0
+        self._take_waiting()
         self._writer = _Silence()
         self._remote_window = 0
-        self._waiting.clear()
 
     @property
     def links(self) -> list[Link]:
@@ -498,21 +500,26 @@ class Session:
     def _transmit(self, body: bytes) -> None:
         if self._remote_window <= 0 or self._waiting:
             self._waiting.append(body)
+            self._writer.budget.windowed += len(body)
             return
         self._remote_window -= 1
         self._next_outgoing_id = (self._next_outgoing_id + 1) & _MASK
         self._writer.write_frame(self.channel, body)
 
     def _flush_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for body in waiting:
+        for body in self._take_waiting():
             self._transmit(body)
+
+    def _take_waiting(self) -> deque[bytes]:
+        waiting, self._waiting = self._waiting, deque()
+        self._writer.budget.windowed -= sum(map(len, waiting))
+        return waiting
 
     def hold(self, count: int) -> None:
         """Account for what a peer makes us keep with deliveries that it does not finish."""
         self._unfinished += count
-        self._writer.unfinished += count
-        if count > 0 and self._writer.unfinished > MAX_UNFINISHED:
+        self._writer.budget.unfinished += count
+        if count > 0 and self._writer.budget.unfinished > MAX_UNFINISHED:
             raise SessionError(
                 "amqp:resource-limit-exceeded",
                 f"the unfinished deliveries of a connection may have {MAX_UNFINISHED} bytes",

@@ -63,11 +63,11 @@ from twinbus.broker.refusals import (
     UnauthorizedError,
 )
 from twinbus.broker.rules import Rule
+from twinbus.budget import MAX_BODY
+from twinbus.serving.http import body_of
 
 log = logging.getLogger("twinbus.broker")
 
-MAX_BODY = 1 << 20
-MAX_DROPPED = 8 << 20
 MAX_PAGE = 100
 _FORWARD_TOKEN = "ServiceBusSupplementaryAuthorization"  # noqa: S105 - a header's name
 _FORWARD_DEAD_TOKEN = "ServiceBusDlqSupplementaryAuthorization"  # noqa: S105 - a header's name
@@ -493,21 +493,10 @@ def _check_condition(condition: str, tag: str) -> None:
 
 
 async def _body(request: Request) -> bytes:
-    """The request's body, kept no further than what is accepted.
-
-    A little more is read and dropped, because most clients look for the answer only after
-    they have sent everything; whoever sends far too much is cut off.
-    """
-    body, length = bytearray(), 0
-    async for chunk in request.stream():
-        length += len(chunk)
-        if length <= MAX_BODY:
-            body += chunk
-        elif length > MAX_DROPPED:
-            break
-    if length > MAX_BODY:
+    body = await body_of(request, MAX_BODY)
+    if body is None:
         raise BodyTooLargeError(f"The body is larger than the {MAX_BODY} bytes that are accepted.")
-    return bytes(body)
+    return body
 
 
 def _number(request: Request, name: str, default: int, *, low: int) -> int:

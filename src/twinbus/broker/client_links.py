@@ -17,12 +17,12 @@ from twinbus.broker.queue import Queue
 from twinbus.broker.refusals import RefusalError, RequestError
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
 from twinbus.broker.store import Entry
+from twinbus.budget import MAX_UNSENT
 
 if TYPE_CHECKING:
     from twinbus.broker.served import Bookkeeper
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
-MAX_PENDING_BYTES = 1 << 20
 # More than any credit: with so much on its way, a receiver wants no more.
 _HELD = 1 << 40
 
@@ -108,7 +108,7 @@ class Receiver:
         client = self.client
         if not client.writable or not link.can_send:
             return 0
-        if client.amqp.pending > MAX_PENDING_BYTES:
+        if client.amqp.budget.unsent > MAX_UNSENT:
             client.starved = True  # it goes on when these bytes have been handed to the socket
             return 0
         return link.credit - self._reserved

@@ -15,17 +15,16 @@ from functools import partial
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.refusals import StoreError
 from twinbus.broker.store import Batch, Store
-
-# Senders are not read from while this much waits for the disk.
-MAX_WAITING_BYTES = 16 << 20
+from twinbus.budget import MAX_STORING, Budget
 
 
 class Committer:
     """Takes a namespace's batches to its store, one after the other."""
 
-    def __init__(self, namespace: Namespace, clock: Callable[[], int]) -> None:
+    def __init__(self, namespace: Namespace, clock: Callable[[], int], budget: Budget) -> None:
         self.namespace = namespace
         self._clock = clock
+        self._budget = budget
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"commit-{namespace.name}")
         self._running = False
@@ -39,7 +38,8 @@ class Committer:
 
     @property
     def is_overloaded(self) -> bool:
-        return self._in_flight + self.namespace.store.batch.size > MAX_WAITING_BYTES
+        self._budget.storing = self._in_flight + self.namespace.store.batch.size
+        return self._budget.storing > MAX_STORING
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self._paused.append(callback)
@@ -82,6 +82,7 @@ class Committer:
         """Whatever the end of a batch was, its senders are told and the next one has its turn."""
         health, name = self.namespace.health, self.namespace.name
         self._in_flight = 0
+        self._budget.storing = self.namespace.store.batch.size
         if error is None:
             health.well("store", name)
         else:

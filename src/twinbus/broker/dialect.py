@@ -80,6 +80,7 @@ from twinbus.broker.refusals import (
 from twinbus.broker.requests import Reply, Request, refusal, reply_properties
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
 from twinbus.broker.store import Entry
+from twinbus.budget import MAX_ANSWERS, MAX_ANSWERS_OF_LINK, Budget
 from twinbus.ledger import Operation
 
 log = logging.getLogger("twinbus.broker")
@@ -93,8 +94,6 @@ DEAD_LETTER = "com.microsoft:dead-letter"
 # Some SDKs put a token for this part of an entity alone; one for the entity covers it too.
 MANAGEMENT = "/$management"
 DEFAULT_ATTACH_TIMEOUT_MS = 60_000
-MAX_WAITING_REPLIES = 1_000
-MAX_UNREAD_BYTES = 16 << 20  # answers that a client has asked for and does not read
 MAX_LINKS = 5_000
 
 _ACCEPTED = encode(ACCEPTED)
@@ -105,18 +104,26 @@ class Client:
     """One connection's conversation with a namespace."""
 
     def __init__(
-        self, namespace: Namespace, clock: Callable[[], int], on_output: Callable[[], None]
+        self,
+        namespace: Namespace,
+        clock: Callable[[], int],
+        on_output: Callable[[], None],
+        budget: Budget,
     ) -> None:
         self.namespace = namespace
         self.writable = True
         self.starved = False
         self.amqp = Connection(
-            server=True, container_id=namespace.name, idle_timeout_s=IDLE_TIMEOUT_S
+            server=True,
+            container_id=namespace.name,
+            idle_timeout_s=IDLE_TIMEOUT_S,
+            budget=budget,
         )
+        self._budget = budget
         self._clock = clock
         self._on_output = on_output
         self._now_ms = clock()
-        self._grants = Grants(namespace.directory, clock)
+        self._grants = Grants(namespace.directory, clock, budget)
         self._links: dict[Link, Context] = {}
         self._attached = 0
 
@@ -238,9 +245,7 @@ class Client:
 
     def drop(self, link: Link, error: RequestError) -> None:
         """End a link from this side, with the reason."""
-        context = self._links.pop(link, None)
-        if isinstance(context, Receiver):
-            context.close(self._clock())
+        self._forget(link)
         if link.state is LinkState.ATTACHING:
             link.refuse(error_of(error))
         else:
@@ -359,6 +364,8 @@ class Client:
         context = self._links.pop(link, None)
         if isinstance(context, Receiver):
             context.close(self._clock())
+        elif isinstance(context, Node):
+            self._budget.answers -= sum(map(len, context.waiting))
 
     def _on_session_ended(self, event: SessionEnded) -> None:
         for link in event.session.links:
@@ -552,18 +559,15 @@ class Client:
             return
         context = self._links[link]
         assert isinstance(context, Node)
-        if len(context.waiting) >= MAX_WAITING_REPLIES or self._unread() > MAX_UNREAD_BYTES:
+        unread = self._budget.unsent + self._budget.answers
+        if len(context.waiting) >= MAX_ANSWERS_OF_LINK or unread > MAX_ANSWERS:
             self.amqp.close(Error("amqp:resource-limit-exceeded", "answers are not being read"))
             self.touch()
             return
         context.waiting.append(message)
+        self._budget.answers += len(message)
         self._send_waiting(link, context)
         self.touch()
-
-    def _unread(self) -> int:
-        """The bytes of answers that are held for this client."""
-        nodes = (context for context in self._links.values() if isinstance(context, Node))
-        return self.amqp.pending + sum(len(each) for node in nodes for each in node.waiting)
 
     def _reply_link(self, node: Node, reply_to: str | None) -> Link | None:
         """The link the answer goes to: the one the request names, or the node's only one."""
@@ -581,6 +585,7 @@ class Client:
     def _send_waiting(self, link: Link, node: Node) -> None:
         while node.waiting and link.can_send:
             message = node.waiting.popleft()
+            self._budget.answers -= len(message)
             link.send(message, link.delivery_count.to_bytes(4), settled=True)
 
 

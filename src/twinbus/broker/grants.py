@@ -10,14 +10,16 @@ from twinbus.broker.access import AccessError, Grant, Token, resource_path, veri
 from twinbus.broker.descriptions import Claim
 from twinbus.broker.entities import Directory
 from twinbus.broker.refusals import UnauthorizedError
+from twinbus.budget import Budget
 
 
 class Grants:
     """One connection's grants, by the path they were asked for."""
 
-    def __init__(self, directory: Directory, clock: Callable[[], int]) -> None:
+    def __init__(self, directory: Directory, clock: Callable[[], int], budget: Budget) -> None:
         self._directory = directory
         self._clock = clock
+        self._budget = budget
         self._grants: dict[str, Grant] = {}
 
     def require(self, path: str, claim: Claim) -> None:
@@ -53,5 +55,7 @@ class Grants:
             raise AccessError(f"the token is for '{grant.path}', not for '{audience}'")
         # Whether the entity exists is for the link to find out: refusing the token would make
         # clients speak of authentication.
+        if audience not in self._grants:
+            self._budget.tokens += len(audience)
         self._grants[audience] = replace(grant, path=audience)
         return 202, "Accepted"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from twinbus.broker.committer import Committer
 from twinbus.broker.dialect import Client
 from twinbus.broker.namespace import Namespace
+from twinbus.budget import Budget
 from twinbus.serving.port import Address, Port
 
 TICK_S = 0.25
@@ -37,16 +38,18 @@ class Host:
     ) -> None:
         self.namespace = namespace
         self.clock = clock
-        self.port = Port(namespace.name, address, self._connect, tls, namespace.health)
+        self.budget = Budget()
+        health = namespace.health
+        self.port = Port(namespace.name, address, self._connect, tls, health, self.budget)
         self._ticking: asyncio.Task[None] | None = None
 
-    def _connect(self, on_output: Callable[[], None]) -> Client:
-        return Client(self.namespace, self.clock, on_output)
+    def _connect(self, on_output: Callable[[], None], budget: Budget) -> Client:
+        return Client(self.namespace, self.clock, on_output, budget)
 
     async def start(self, http: Callable[[], asyncio.Protocol]) -> None:
         """Listen. ``http`` makes the protocol for a connection that turns out to speak HTTP."""
         self.port.start(http)
-        self.port.gate = self.committer = Committer(self.namespace, self.clock)
+        self.port.gate = self.committer = Committer(self.namespace, self.clock, self.budget)
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:

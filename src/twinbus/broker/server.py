@@ -99,7 +99,8 @@ class Broker:
             trouble = Trouble(host)
             pages["$faults"] = trouble.page
             self._troubles.append(trouble)
-        factory = HttpFactory(web_app(host.port, admin_app(namespace, self.clock, pages)))
+        management = admin_app(namespace, self.clock, pages)
+        factory = HttpFactory(web_app(host.port, management), host.budget)
         self._factories.append(factory)
         await host.start(factory)
         self.hosts.append(host)

@@ -51,6 +51,7 @@ from twinbus.broker.refusals import (
     TroubledError,
 )
 from twinbus.health import each
+from twinbus.serving.http import body_of
 
 log = logging.getLogger("twinbus.broker")
 
@@ -363,9 +364,9 @@ async def no_faults(request: Request) -> Response:
 
 
 async def _asked(request: Request) -> dict[str, Any]:
-    body = await request.body()
+    body = await body_of(request, MAX_BODY)
     try:
-        asked = json.loads(body) if len(body) <= MAX_BODY else None
+        asked = None if body is None else json.loads(body)
     except ValueError:
         asked = None
     if not isinstance(asked, dict) or not isinstance(asked.get("entity"), str | None):

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from twinbus.budget import MAX_UNREAD
+
 if TYPE_CHECKING:
     from twinbus.serving.port import Port
 
 log = logging.getLogger("twinbus.serving")
 
 HANDSHAKE_S = 30.0
-# A peer that leaves this much unread is neither read from nor sent to until it reads.
-WRITE_HIGH_WATER = 1 << 20
 
 
 class Client(Protocol):
@@ -98,7 +98,8 @@ class SocketPeer(asyncio.Protocol):
     def __init__(self, port: Port[C]) -> None:
         self._port = port
         self._transport: asyncio.Transport | None = None
-        self.client = port.connect(self._wants_to_write)
+        self._budget = port.budget.share()
+        self.client = port.connect(self._wants_to_write, self._budget)
         self._scheduled = False
         self._reading = True
         self._stuck_since: float | None = None
@@ -107,7 +108,7 @@ class SocketPeer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface without the base class.
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        transport.set_write_buffer_limits(high=MAX_UNREAD)
         self._port.peers[self] = None
 
     def data_received(self, data: bytes) -> None:
@@ -160,6 +161,7 @@ class SocketPeer(asyncio.Protocol):
         data = self.client.data_to_send()
         if data:
             transport.write(data)
+        self._budget.unread = transport.get_write_buffer_size()
         if not self.client.is_open:
             transport.close()
         elif self.client.starved and self.client.writable:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, cast
 
+from twinbus.budget import Budget
 from twinbus.health import Health
 from twinbus.serving.peer import HANDSHAKE_S, C, Gate, OpenGate, Peer, SocketPeer
 
@@ -57,8 +58,11 @@ class Address:
 
 
 class Port(Generic[C]):
-    """One address that is listened on. ``connect`` makes the client for a peer, and is given what
-    the client calls when it has something to say."""
+    """One address that is listened on.
+
+    ``connect`` makes the client for a peer. It is given what the client calls when it has something
+    to say, and where the client counts what it keeps for its peer.
+    """
 
     stuck_s = 60.0
 
@@ -66,13 +70,15 @@ class Port(Generic[C]):
         self,
         name: str,
         address: Address,
-        connect: Callable[[Callable[[], None]], C],
+        connect: Callable[[Callable[[], None], Budget], C],
         tls: Callable[[], ssl.SSLContext],
         health: Health,
+        budget: Budget,
     ) -> None:
         self.name = name
         self.address = address
         self.connect = connect
+        self.budget = budget
         self.peers: dict[Peer[C], None] = {}
         self.gate: Gate = OpenGate()
         self._tls = tls

@@ -10,6 +10,7 @@ from typing import Any, Generic
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from twinbus.budget import Budget
 from twinbus.serving.peer import HANDSHAKE_S, C
 from twinbus.serving.port import Port
 
@@ -26,7 +27,9 @@ class WebSocketPeer(Generic[C]):
         self._output = asyncio.Event()
         self._started = time.monotonic()
         self._task: asyncio.Task[Any] | None = None
-        self.client = port.connect(self._output.set)
+        # The connection began as HTTP, and was given its share of the budget then.
+        self._budget: Budget = socket.scope["state"]["budget"]
+        self.client = port.connect(self._output.set, self._budget)
 
     async def run(self) -> None:
         """Carry bytes both ways until either side ends it."""
@@ -77,11 +80,13 @@ class WebSocketPeer(Generic[C]):
         # Not writable while a message is under way: what a slow peer can make us hold is bounded.
         self.client.writable = False
         data = self.client.data_to_send()
+        self._budget.unread = len(data)
         if data:
             try:
                 await self._socket.send_bytes(data)
             except RuntimeError as error:  # what Starlette says of a peer that is already gone
                 raise WebSocketDisconnect from error
+        self._budget.unread = 0
         self.client.writable = True
         if data:
             self.client.resume()

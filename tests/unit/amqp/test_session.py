@@ -34,8 +34,9 @@ from twinbus.amqp.performatives import (
     Transfer,
     encode_transfer,
 )
-from twinbus.amqp.session import MAX_UNFINISHED, RECEIVER, SENDER, WINDOW, Link, LinkState
+from twinbus.amqp.session import RECEIVER, SENDER, WINDOW, Link, LinkState
 from twinbus.amqp.types import Symbol
+from twinbus.budget import MAX_UNFINISHED
 
 ACCEPT = ACCEPTED.encoded()
 RELEASE = RELEASED.encoded()
@@ -705,8 +706,8 @@ def test_deliveries_that_are_never_finished_end_the_session_and_free_what_they_h
         frame = encode_transfer(link.handle, 0 if number == 0 else None, b"t", 0, False, True)
         pair.client.write_frame(link.session.channel, frame + part)
         ended += of_kind(pair.server.receive(pair.client.data_to_send()), SessionEnded)
-        assert pair.server.unfinished <= MAX_UNFINISHED + len(part)
+        assert pair.server.budget.unfinished <= MAX_UNFINISHED + len(part)
     assert [str(event.error.condition) for event in ended if event.error] == [
         "amqp:resource-limit-exceeded"
     ]
-    assert pair.server.unfinished == 0
+    assert pair.server.budget.unfinished == 0

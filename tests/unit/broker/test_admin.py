@@ -40,12 +40,13 @@ from azure.servicebus.management import (
 from twinbus.amqp.message import Properties
 from twinbus.amqp.types import Symbol, Timestamp, encode
 from twinbus.broker.access import ROOT_RULE, root_rule
-from twinbus.broker.admin import MAX_BODY, MAX_DROPPED, Address, admin_app
+from twinbus.broker.admin import Address, admin_app
 from twinbus.broker.descriptions import AccessRule, Claim, QueueDescription
 from twinbus.broker.markup import SERVICE_BUS
 from twinbus.broker.namespace import Namespace, nothing
 from twinbus.broker.refusals import StoreError
 from twinbus.broker.store import Store
+from twinbus.budget import MAX_BODY, MAX_DROPPED
 
 KEY = "a2V5"
 HOST = "localhost:5673"

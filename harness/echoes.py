@@ -17,6 +17,7 @@ from pathlib import Path
 from starlette.responses import PlainTextResponse
 from websockets.asyncio.client import connect
 
+from twinbus.budget import Budget
 from twinbus.health import Health
 from twinbus.serving.certificate import self_signed, server_context
 from twinbus.serving.http import HttpFactory
@@ -29,7 +30,8 @@ WAYS = ("plain", "TLS", "a WebSocket", "a WebSocket in TLS", "HTTP")
 class Echo:
     """What is sent to it comes back; ``bye`` ends it, and ``fail`` is a mistake of its own."""
 
-    def __init__(self, on_output: Callable[[], None]) -> None:
+    def __init__(self, on_output: Callable[[], None], budget: Budget) -> None:
+        self.budget = budget
         self.writable, self.starved = True, False
         self.is_open = self.is_opened = True
         self.is_connected = True
@@ -72,9 +74,9 @@ async def echoes(folder: Path) -> AsyncIterator[Port[Echo]]:
     def tls() -> ssl.SSLContext:
         return server_context(*self_signed(folder))
 
-    health = Health(logging.getLogger("echoes"))
-    port = Port("echoes", Address(port=0), Echo, tls, health)
-    http = HttpFactory(web_app(port, PlainTextResponse("over HTTP")))
+    health, budget = Health(logging.getLogger("echoes")), Budget()
+    port = Port("echoes", Address(port=0), Echo, tls, health, budget)
+    http = HttpFactory(web_app(port, PlainTextResponse("over HTTP")), budget)
     port.start(http)
     try:
         yield port
@@ -115,4 +117,4 @@ async def _each_way(folder: Path) -> list[str]:
 if __name__ == "__main__":
     heard = asyncio.run(_each_way(Path(sys.argv[1])))
     ours = sorted(name for name in sys.modules if name.startswith("twinbus."))
-    print(json.dumps({"heard": heard, "modules": ours}))
+    sys.stdout.write(json.dumps({"heard": heard, "modules": ours}))
