@@ -32,7 +32,7 @@ from twinbus.amqp.session import RECEIVER, SENDER, Link
 from twinbus.amqp.types import Int, Symbol, Timestamp, encode
 from twinbus.broker import refusals
 from twinbus.broker.access import ROOT_RULE, root_rule
-from twinbus.broker.admin import MAX_BODY, admin_app
+from twinbus.broker.admin import admin_app
 from twinbus.broker.descriptions import (
     QueueDescription,
     Status,
@@ -70,6 +70,7 @@ from twinbus.broker.refusals import (
     UnauthorizedError,
 )
 from twinbus.broker.store import Store
+from twinbus.budget import MAX_BODY, Budget
 
 START_MS = 1_700_000_000_000
 KEY = "a2V5"
@@ -140,7 +141,7 @@ class Desk:
     # -- over AMQP
 
     def connect(self, *, with_token: bool = True) -> None:
-        self.broker = Client(self.namespace, lambda: self.now, lambda: None)
+        self.broker = Client(self.namespace, lambda: self.now, lambda: None, Budget())
         self.amqp = Connection(server=False, container_id="test", hostname="localhost")
         self.amqp.start()
         self.exchange()
