@@ -261,7 +261,7 @@ async def test_a_ledger_that_cannot_be_read_is_said_and_outlived(
         raise AttributeError("planted")
 
     with monkeypatch.context() as planted:
-        planted.setattr(room.dashboard.books, "refresh", fails)
+        planted.setattr(room.dashboard.ledger, "refresh", fails)
         await room.until(lambda: bool(room.shown()["failing"]), "it to be said")
         assert room.shown()["failing"][0]["what"] == "ledger"
         await room.asked_again()

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.accounts.bill import home_path
 from twinbus.accounts.outages import Mark, Outage, find_outages
-from twinbus.accounts.tables import Found, summary
+from twinbus.accounts.tables import summary
 from twinbus.ledger import Cause, Operation
+from twinbus.ledger.reader import Found
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,54 +4,34 @@ A month's operations are priced in the order of their days: a day costs what it 
 Within a day every operation costs the same, so the lines of a day add up to it. All namespaces of
 the ledger count as one account, as Service Bus counts those of a subscription.
 
-Why a message was received at home nobody can see on the message itself: it came home as it was
-sent. So of a day's receives from an entity, as many as messages came home to it that day are put
-down to that. The sums do not depend on this.
+What is charged, and what for, ``attribution`` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
-from twinbus.accounts.prices import Day, Tier, price_days
-from twinbus.accounts.tables import Found, summary
-from twinbus.ledger import MARKS, Cause, Operation
+from twinbus.accounts.attribution import CAME_HOME, FREE, KEYS, RECEIVED, SUMS, WITHIN
+from twinbus.accounts.prices import Statement, Tier, price_days
+from twinbus.accounts.tables import summary
+from twinbus.ledger import Cause
+from twinbus.ledger.reader import Found
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-KEYS: Final = ("day", "namespace", "entity", "operation", "cause")
-SUMS: Final = ("count", "bytes", "units")
-_RECEIVES: Final = (Operation.RECEIVE, Operation.COMPLETE)
 
-
-@dataclass(frozen=True, slots=True)
-class Bill:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill(Statement):
     """``lines`` has KEYS, SUMS and ``cost``."""
 
     lines: DataFrame
-    days: tuple[Day, ...]
-    tier: Tier
-
-    @property
-    def months(self) -> list[str]:
-        return sorted({each.day[:7] for each in self.days})
-
-    @property
-    def base(self) -> Decimal:
-        return self.tier.base * len(self.months)
-
-    @property
-    def operations_cost(self) -> Decimal:
-        return sum((each.cost for each in self.days), Decimal(0))
-
-    @property
-    def total(self) -> Decimal:
-        return self.base + self.operations_cost
 
 
 def make_bill(spark: SparkSession, found: Found, tier: Tier, state: str | None = None) -> Bill:
@@ -61,17 +41,17 @@ def make_bill(spark: SparkSession, found: Found, tier: Tier, state: str | None =
     units: dict[str, int] = {}
     for row in sums:
         units[row["day"]] = units.get(row["day"], 0) + row["units"]
-    days = price_days(units, tier)
+    statement = Statement(price_days(units, tier), tier)
     if any(row["cause"] == Cause.HOME_SEND for row in sums):
         counted = attributed(counted)
-    return Bill(priced(counted, days), days, tier)
+    return Bill(days=statement.days, tier=tier, lines=priced(counted, statement.rates))
 
 
 def lines(records: DataFrame) -> DataFrame:
     """The operations that count, summed. A day's lines come from that day's records alone."""
     from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
-    billable = records.where(F.col("ok") & ~F.col("operation").isin(*sorted(map(str, MARKS))))
+    billable = records.where(F.col("ok") & ~F.col("operation").isin(*FREE))
     return billable.groupBy(*KEYS).agg(*(F.sum(name).alias(name) for name in SUMS))
 
 
@@ -81,39 +61,51 @@ def attributed(counted: DataFrame) -> DataFrame:
 
     home = home_path(F.col("entity"))
     came = (
-        counted.where((F.col("cause") == Cause.HOME_SEND) & (F.col("operation") == Operation.SEND))
+        counted.where(_is_one_of(CAME_HOME))
         .groupBy("day", "namespace", home.alias("home"))
         .agg(F.sum("count").alias("came"))
     )
-    is_receive = (F.col("cause") == Cause.NORMAL) & F.col("operation").isin(*map(str, _RECEIVES))
     joined = (
-        counted.withColumn("home", F.when(is_receive, home))
+        counted.withColumn("home", F.when(_is_one_of(*RECEIVED), home))
         .join(F.broadcast(came), ["day", "namespace", "home"], "left")
         .withColumn("moved", F.least(F.coalesce("came", F.lit(0)), "count"))
     )
-    split = F.explode(
-        F.when(F.col("moved") > 0, F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(0)))
+    stays, goes = F.lit(False), F.lit(True)
+    parts = (
+        F.when(F.col("moved") == 0, F.array(stays))
+        .when(F.col("moved") == F.col("count"), F.array(goes))
+        .otherwise(F.array(stays, goes))
     )
-    both = joined.select("*", split.alias("part"))
+    both = joined.select("*", F.explode(parts).alias("goes"))
     taken = [_share(F.col(name)).alias(name) for name in SUMS]
-    cause = F.when(F.col("part") == 1, Cause.HOME_RECEIVE).otherwise(F.col("cause")).alias("cause")
-    result = both.select("day", "namespace", "entity", "operation", cause, *taken)
-    return result.where(F.col("count") > 0)
+    cause = F.when(F.col("goes"), Cause.HOME_RECEIVE).otherwise(F.col("cause")).alias("cause")
+    return both.select("day", "namespace", "entity", "operation", cause, *taken)
+
+
+def _is_one_of(*kinds: tuple[str, str]) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    both = [(F.col("operation") == operation) & (F.col("cause") == why) for operation, why in kinds]
+    return reduce(operator.or_, both)
 
 
 def _share(amount: Column) -> Column:
     """Of a line that is split: what goes with the messages that came home, and the rest."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    moved = F.coalesce(F.round(amount * F.col("moved") / F.col("count")), F.lit(0)).cast("bigint")
-    return F.when(F.col("part") == 1, moved).otherwise(amount - moved)
+    exact = amount.cast("double") * F.col("moved") / F.col("count")
+    moved = F.when(F.col("moved") > 0, F.floor(exact + 0.5)).otherwise(0)
+    return F.when(F.col("goes"), moved).otherwise(amount - moved)
 
 
 def home_path(entity: Column) -> Column:
     """The queue or topic that an entity belongs to, in lower case: paths are not case-sensitive."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.substring_index(F.substring_index(F.lower(entity), "/subscriptions/", 1), "/$", 1)
+    path = F.lower(entity)
+    for within in WITHIN:
+        path = F.substring_index(path, within, 1)
+    return path
 
 
 def _by_day_and_cause(counted: DataFrame) -> DataFrame:
@@ -122,12 +114,11 @@ def _by_day_and_cause(counted: DataFrame) -> DataFrame:
     return counted.groupBy("day", "cause").agg(F.sum("units").alias("units"))
 
 
-def priced(counted: DataFrame, days: Iterable[Day]) -> DataFrame:
+def priced(counted: DataFrame, rates: Mapping[str, Decimal]) -> DataFrame:
     """The lines with a column ``cost``."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    rates = {each.day: float(each.cost / each.units) if each.units else 0.0 for each in days}
-    table = F.create_map(*(F.lit(each) for pair in rates.items() for each in pair))
+    table = F.create_map(*(F.lit(each) for day in rates for each in (day, float(rates[day]))))
     cost = F.col("units") * table[F.col("day")]
     return counted.select(*KEYS, *SUMS, cost.alias("cost"))
 
@@ -138,13 +129,7 @@ def as_dict(bill: Bill, lines: pa.Table) -> dict[str, Any]:
     grouped = lines.group_by("cause").aggregate([(name, "sum") for name in wanted]).to_pylist()
     causes = {row["cause"]: row for row in grouped}
     return {
-        "tier": bill.tier.name,
-        "currency": bill.tier.currency,
-        "months": bill.months,
-        "operations": sum(each.units for each in bill.days),
-        "base": float(bill.base),
-        "operations_cost": float(round(bill.operations_cost, 6)),
-        "total": float(round(bill.total, 6)),
+        **bill.in_all(),
         "by_cause": {
             cause.value: {name: causes[cause.value][f"{name}_sum"] for name in wanted}
             for cause in Cause

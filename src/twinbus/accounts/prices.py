@@ -54,6 +54,47 @@ class Day:
     cost: Decimal
 
 
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What days cost, and each of their months its base."""
+
+    days: tuple[Day, ...]
+    tier: Tier
+
+    @property
+    def months(self) -> list[str]:
+        return sorted({each.day[:7] for each in self.days})
+
+    @property
+    def base(self) -> Decimal:
+        return self.tier.base * len(self.months)
+
+    @property
+    def operations_cost(self) -> Decimal:
+        return sum((each.cost for each in self.days), Decimal(0))
+
+    @property
+    def total(self) -> Decimal:
+        return self.base + self.operations_cost
+
+    @property
+    def rates(self) -> dict[str, Decimal]:
+        """What each operation of a day costs: all the same, so that lines add up to their day."""
+        return {each.day: each.cost / (each.units or 1) for each in self.days}
+
+    def in_all(self) -> dict[str, Any]:
+        """For programs and for pages."""
+        return {
+            "tier": self.tier.name,
+            "currency": self.tier.currency,
+            "months": self.months,
+            "operations": sum(each.units for each in self.days),
+            "base": float(self.base),
+            "operations_cost": float(round(self.operations_cost, 6)),
+            "total": float(round(self.total, 6)),
+        }
+
+
 def price_days(units: Mapping[str, int], tier: Tier) -> tuple[Day, ...]:
     """Each day at the price of where its month stands."""
     days: list[Day] = []

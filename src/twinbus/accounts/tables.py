@@ -7,13 +7,12 @@ days, and old ones for which a late record came. So the answer is the same in on
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.ledger import MARKER, Keeper, LedgerError, check_marker
+from twinbus.ledger import MARKER, LedgerError, RecordKeeper, check_marker
+from twinbus.ledger.reader import PYTHONS_TIMES, Found, find_local, is_data, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,36 +22,18 @@ SCHEMA: Final = (
     "ok BOOLEAN, count BIGINT, bytes BIGINT, units BIGINT, message_ids ARRAY<STRING>, "
     "destination STRING, kept_by STRING, day STRING"
 )
-_MAGIC: Final = b"PAR1"
-# In microseconds since 1970: the years 1 to 9999. Spark's go further.
-_PYTHONS_TIMES: Final = (-62_135_596_800_000_000, 253_402_300_799_999_000)
 
 Summarise = Callable[["DataFrame"], "DataFrame"]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The files of a ledger by day. ``torn`` are those that a crash left unfinished. Read are the
-    records of one keeper, since both ends of an operation may have recorded it; or, for None, all.
-    """
-
-    root: str
-    days: Mapping[str, frozenset[str]]
-    torn: tuple[str, ...] = ()
-    keeper: Keeper | None = None
-
-    def folder(self, day: str) -> str:
-        return f"{self.root}/day={day}"
-
-
-def find(spark: SparkSession, where: str, keeper: Keeper | None = Keeper.CLIENT) -> Found:
+def find(
+    spark: SparkSession, where: str, keeper: RecordKeeper | None = RecordKeeper.CLIENT
+) -> Found:
     """Look at a ledger. Raises LedgerError, with a sentence, if there is nothing to read."""
     local = local_path(where)
     files = find_local(local) if local is not None else _find_remote(spark, where)
     found = replace(files, keeper=keeper)
-    if not found.days:
-        torn = f": its {len(found.torn)} files were left unfinished" if found.torn else ""
-        raise LedgerError(f"the ledger {where} has no records yet{torn}")
+    found.check_records(where)
     if keeper is not None and read(spark, found).isEmpty():
         raise LedgerError(_of_others(spark, found, where))
     return found
@@ -61,49 +42,9 @@ def find(spark: SparkSession, where: str, keeper: Keeper | None = Keeper.CLIENT)
 def _of_others(spark: SparkSession, found: Found, where: str) -> str:
     if read(spark, replace(found, keeper=None)).isEmpty():
         return f"the ledger {where} has no records that can be read"
-    if found.keeper is Keeper.BROKER:
+    if found.keeper is RecordKeeper.BROKER:
         return f"no broker kept the ledger {where}, only clients did: leave out --kept-by"
     return f"only brokers kept the ledger {where}: give --kept-by broker to see what they served"
-
-
-def local_path(where: str) -> Path | None:
-    """None if it is on some other store."""
-    if where.startswith("file:"):
-        return Path("/" + where[len("file:") :].lstrip("/"))
-    return None if "://" in where else Path(where).absolute()
-
-
-def find_local(root: Path) -> Found:
-    if not root.is_dir():
-        raise LedgerError(f"there is no ledger {root}: no such folder")
-    marker = root / MARKER
-    if not marker.is_file():
-        state = "is not a ledger" if any(root.iterdir()) else "is empty"
-        raise LedgerError(f"the folder {root} {state}: it has no {MARKER}")
-    check_marker(marker.read_text(errors="replace"), str(root))
-    days: dict[str, frozenset[str]] = {}
-    torn: list[str] = []
-    for folder in sorted(root.glob("day=*")):
-        names = {each.name: each for each in folder.iterdir() if _is_data(each.name)}
-        broken = {name for name, path in names.items() if not _is_whole(path)}
-        torn += [f"{folder.name}/{name}" for name in sorted(broken)]
-        if whole := frozenset(names) - broken:
-            days[folder.name.removeprefix("day=")] = whole
-    return Found(str(root), days, tuple(torn))
-
-
-def _is_data(name: str) -> bool:
-    return name.endswith(".parquet") and name[0] not in "._"
-
-
-def _is_whole(path: Path) -> bool:
-    """Parquet's last bytes are written last."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size < 12:
-            return False
-        file.seek(-4, os.SEEK_END)
-        return file.read() == _MAGIC
 
 
 def _find_remote(spark: SparkSession, where: str) -> Found:
@@ -129,7 +70,7 @@ def _find_remote(spark: SparkSession, where: str) -> Found:
     days: dict[str, set[str]] = {}
     for status in statuses:
         path = status.getPath()
-        if _is_data(path.getName()):
+        if is_data(path.getName()):
             days.setdefault(path.getParent().getName()[4:], set()).add(path.getName())
     return Found(root, {day: frozenset(names) for day, names in sorted(days.items())})
 
@@ -146,13 +87,13 @@ def read(spark: SparkSession, found: Found, days: Iterable[str] | None = None) -
         .parquet(*(found.folder(day) for day in chosen))
     )
     # A clock that is wrong, or a record without a time, must not be what nobody can print.
-    first, last = (F.timestamp_micros(F.lit(us)) for us in _PYTHONS_TIMES)
+    first, last = (F.timestamp_micros(F.lit(us)) for us in PYTHONS_TIMES)
     records = records.withColumn("at", F.greatest(F.least("at", last), first))
     if found.keeper is None:
         return records
     # Ledgers of earlier versions do not say, and no broker kept them.
-    by_broker = F.col("kept_by").eqNullSafe(Keeper.BROKER.value)
-    return records.where(by_broker if found.keeper is Keeper.BROKER else ~by_broker)
+    by_broker = F.col("kept_by").eqNullSafe(RecordKeeper.BROKER.value)
+    return records.where(by_broker if found.keeper is RecordKeeper.BROKER else ~by_broker)
 
 
 # ---------------------------------------------------------------- summaries
@@ -164,7 +105,7 @@ def summary(
     """``summarise`` of all records. With a state folder, only what is new is read."""
     if state is None:
         return summarise(read(spark, found))
-    if found.keeper is Keeper.BROKER:
+    if found.keeper is RecordKeeper.BROKER:
         state = f"{state}/_broker"  # a name that the other summary beside it passes over
     index = f"{state}/_index"
     known = _known(spark, index)

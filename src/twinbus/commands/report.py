@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twinbus.accounts.audit import Seen
+    from twinbus.accounts.journey import Step
     from twinbus.accounts.report import Report
-    from twinbus.accounts.tables import Found
+    from twinbus.ledger.reader import Found
     from twinbus.paired.blocking.manager_blocking import NamespaceManager
 
 # So many rows go to a terminal; files have them all.
@@ -202,13 +203,13 @@ def trace(
 ) -> None:
     """The journey of one message: every step with its time.
 
+    A ledger in a folder, of a size that is looked through in some seconds, needs no Spark for it.
+
     Example: twinbus trace 5f0c2a --ledger ./ledger
     """
-    with _opened(ledger, None, master, "looking", None, hidden=as_json) as (spark, found):
-        from twinbus.accounts.journey import journey
-        from twinbus.accounts.tables import read
-
-        steps = journey(read(spark, found), message_id)
+    where = _which(ledger)
+    with _in_sentences():
+        steps = _journey(where, message_id, master, hidden=as_json)
     if as_json:
         rows = [{**asdict(step), "step": step.sentence} for step in steps]
         _print({"message_id": message_id, "steps": rows})
@@ -237,25 +238,55 @@ def _opened(
 ) -> Iterator[tuple[SparkSession, Found]]:
     """Spark and the ledger; whatever the user can put right is a sentence."""
     from twinbus.accounts.report import check_outputs
-    from twinbus.accounts.tables import find, find_local, local_path
-    from twinbus.errors import TwinbusError
-    from twinbus.spark.engine import EngineError, spark_session
+    from twinbus.accounts.tables import find
+    from twinbus.ledger.reader import find_local, local_path
+    from twinbus.spark.engine import spark_session
 
-    ledger = ledger or local().ledger
-    if not ledger:
-        refuse("which ledger? Give --ledger, or set TWINBUS_LEDGER")
-    try:
+    where = _which(ledger)
+    with _in_sentences():
         check_outputs(outputs or [])
-        path = local_path(ledger)
+        path = local_path(where)
         if path is not None:
             find_local(path)  # a mistake is said at once, not after Spark has started
         with progress(what, hidden=hidden):
             spark = spark_session("twinbus", master=master, short_run=True)
-            yield spark, find(spark, ledger, keeper)
+            yield spark, find(spark, where, keeper)
+
+
+def _which(ledger: str | None) -> str:
+    where = ledger or local().ledger
+    if not where:
+        refuse("which ledger? Give --ledger, or set TWINBUS_LEDGER")
+    return where
+
+
+@contextmanager
+def _in_sentences() -> Iterator[None]:
+    from twinbus.errors import TwinbusError
+    from twinbus.spark.engine import EngineError
+
+    try:
+        yield
     except EngineError as error:
         fail(str(error))
     except TwinbusError as error:
         refuse(str(error))
+
+
+def _journey(where: str, message_id: str, master: str | None, *, hidden: bool) -> Sequence[Step]:
+    """With Spark only if the ledger is large, on another store, or Spark was asked for."""
+    from twinbus.accounts.journey import is_small, journey, look_through
+    from twinbus.accounts.tables import read
+    from twinbus.ledger.reader import data_files, find_local, local_path
+
+    path = local_path(where)
+    if path is not None and master is None:
+        find_local(path).check_records(where)
+        files = data_files(path)
+        if is_small(files):
+            return look_through(files, message_id).steps
+    with _opened(where, None, master, "looking", None, hidden=hidden) as (spark, found):
+        return journey(read(spark, found), message_id)
 
 
 def _write(report: Report, outputs: list[Path] | None) -> None:

@@ -25,10 +25,10 @@ from twinbus.accounts.prices import Tier
 from twinbus.dashboard.asking import Address, RefusedError, Watched
 from twinbus.dashboard.chronicle import Chronicle
 from twinbus.dashboard.door import HEADERS, Door, Knock, Verdict
+from twinbus.dashboard.follower import LedgerFollower
 from twinbus.dashboard.rates import Rates
 from twinbus.dashboard.readings import UnreadableError
 from twinbus.dashboard.running_bill import running_bill
-from twinbus.dashboard.shelf import Books
 from twinbus.dashboard.view import Document, LedgerState, document
 from twinbus.health import Health
 
@@ -55,7 +55,7 @@ class Dashboard:
         self.health = Health(log)
         self.rates = Rates()
         self.chronicle = Chronicle(primary.key.host)
-        self.books = None if ledger is None else Books(ledger, self.chronicle)
+        self.ledger = LedgerFollower(ledger, self.chronicle)
         self._tier = tier
         self._bill: Document | None = None
         self._read_at = 0.0
@@ -89,23 +89,21 @@ class Dashboard:
         await self.health.attempt_soon("watching", role, watched.look(self.session))
 
     async def _read(self) -> None:
-        while self.books is not None:
-            where = self.books.root.name
-            await self.health.attempt_soon("ledger", where, self._read_once(self.books))
+        while self.ledger.root is not None:
+            where = self.ledger.root.name
+            await self.health.attempt_soon("ledger", where, self._read_once())
             await asyncio.sleep(EVERY_S)
 
-    async def _read_once(self, books: Books) -> None:
+    async def _read_once(self) -> None:
         """In a thread: a ledger may be large when it is first read."""
         now = time.time()
-        count = await asyncio.to_thread(books.refresh, now)
+        count = await asyncio.to_thread(self.ledger.refresh, now)
         if count or self._bill is None:
             month = f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
             self._bill = running_bill(self.chronicle.lines, month, self._tier)
         self._read_at = now
 
     def document(self) -> Document:
-        problem = "No ledger was given." if self.books is None else self.books.problem
-        torn = 0 if self.books is None else self.books.torn
         return document(
             time.time(),
             self.watched["primary"],
@@ -113,7 +111,7 @@ class Dashboard:
             self.chronicle,
             self.rates,
             self._bill,
-            LedgerState(problem, self._read_at, torn),
+            LedgerState(self.ledger.problem, self._read_at, self.ledger.torn),
             [failure.as_json() for failure in self.health.failures],
         )
 
@@ -141,12 +139,12 @@ class _Pages:
 
     async def journey(self, request: Request) -> Response:
         message_id = request.query_params.get("id", "").strip()
-        books = self._dashboard.books
+        ledger = self._dashboard.ledger
         if not message_id or len(message_id) > MAX_ID:
             return _refused(400, "Give a message's id.")
-        if books is None or books.problem:
-            return _refused(404, "No ledger was given." if books is None else books.problem)
-        found = await asyncio.to_thread(books.journey, message_id)
+        if ledger.problem:
+            return _refused(404, ledger.problem)
+        found = await asyncio.to_thread(ledger.journey, message_id)
         steps = [
             {**asdict(step), "at": step.at.timestamp(), "sentence": step.sentence}
             for step in found.steps

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from twinbus.accounts.attribution import FREE, KEYS, BillLine, LineKey, home_of
 from twinbus.accounts.outages import Mark, Outage, find_outages
-from twinbus.dashboard.readings import home_of
-from twinbus.ledger import MARKS, Cause, Operation
+from twinbus.ledger import Cause, Operation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,18 +34,6 @@ _STATE_AFTER: Final = {
     Operation.CLEAR.value: HEALTHY,
     Operation.RESTORE.value: HEALTHY,
 }
-_MARKS: Final = sorted(mark.value for mark in MARKS)
-
-# day, namespace, entity, operation, cause
-LineKey = tuple[str, str, str, str, str]
-
-
-@dataclass(slots=True)
-class Line:
-    """A line of the bill."""
-
-    count: int = 0
-    units: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +52,7 @@ class Pings:
 
 
 @dataclass(slots=True)
-class Waiting:
+class BacklogShare:
     """Messages for one destination in one backlog queue: first in, first out.
 
     They may be seen to leave before they are seen to come, because two clients wrote of it.
@@ -114,8 +102,8 @@ class Chronicle:
         self._primary = primary.lower()
         self.names: dict[str, str] = {}
         self.pings: dict[str, Pings] = {}
-        self.waiting: dict[tuple[str, str], Waiting] = {}
-        self.lines: dict[LineKey, Line] = {}
+        self.waiting: dict[tuple[str, str], BacklogShare] = {}
+        self.lines: dict[LineKey, BillLine] = {}
         self._standings: dict[str, dict[str, Standing]] = {}
         self._heard: dict[str, float] = {}
         self._marks: deque[Mark] = deque(maxlen=MARKS_KEPT)
@@ -130,7 +118,7 @@ class Chronicle:
             return
         self._hear(records)
         self._charge(day, records)
-        marked = pc.is_in(records["operation"], _value_set(_MARKS))
+        marked = pc.is_in(records["operation"], _value_set(FREE))
         for row in _rows(records.filter(marked).sort_by("at"), "at"):
             self._turn(row)
         self._see_sends(records)
@@ -154,13 +142,13 @@ class Chronicle:
     def _charge(self, day: str, records: pa.Table) -> None:
         import pyarrow.compute as pc
 
-        free = pc.is_in(records["operation"], _value_set(_MARKS))
+        free = pc.is_in(records["operation"], _value_set(FREE))
         billable = records.filter(pc.and_(records["ok"], pc.invert(free)))
-        keys = ["namespace", "entity", "operation", "cause"]
+        keys = list(KEYS[1:])
         summed = billable.group_by(keys).aggregate([("count", "sum"), ("units", "sum")])
         for row in summed.to_pylist():
-            key = (day, row["namespace"], row["entity"], row["operation"], row["cause"])
-            line = self.lines.setdefault(key, Line())
+            key = LineKey(day, *(row[name] for name in keys))
+            line = self.lines.setdefault(key, BillLine())
             line.count += row["count_sum"]
             line.units += row["units_sum"]
 
@@ -208,14 +196,14 @@ class Chronicle:
         grouped = records.filter(chosen).group_by(keys).aggregate([("count", "sum")])
         for row in _rows(grouped.sort_by("at"), "at"):
             destination = home_of(row["destination"] or "").lower()
-            waiting = self.waiting.setdefault((row["entity"], destination), Waiting())
+            waiting = self.waiting.setdefault((row["entity"], destination), BacklogShare())
             if row["operation"] == Operation.SEND:
                 waiting.put(row["at"], row["count_sum"])
             elif row["operation"] in (Operation.COMPLETE, Operation.DEAD_LETTER):
                 waiting.take(row["count_sum"])
 
     def forget_days_before(self, day: str) -> None:
-        self.lines = {key: line for key, line in self.lines.items() if key[0] >= day}
+        self.lines = {key: line for key, line in self.lines.items() if key.day >= day}
 
     # -- asking
 

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from twinbus.accounts.attribution import home_of
+
 _LINE: Final = re.compile(r"twinbus_(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 _TRANSFER: Final = "/x-servicebus-transfer/"
-_WITHIN: Final = re.compile(r"/(subscriptions/|\$)", re.IGNORECASE)
 
 # The last two lines of a broker's page, so an answer that has them is whole.
 _LAST: Final = ("connections", "links")
@@ -62,11 +63,6 @@ def is_backlog(path: str) -> bool:
 
 def _among_dead_letters(path: str) -> bool:
     return "/$" in path
-
-
-def home_of(path: str) -> str:
-    """The queue or topic that a path lies in."""
-    return _WITHIN.split(path, maxsplit=1)[0]
 
 
 def _add(into: Numbers, numbers: Numbers, *, own: bool) -> None:

@@ -76,6 +76,17 @@ def units(sizes: Sequence[int]) -> int:
     return sum(max(1, -(-size // UNIT_BYTES)) for size in sizes)
 
 
+def need_arrow() -> None:
+    """Raise, with a sentence, if what reads and writes records is not here."""
+    try:
+        import pyarrow
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise LedgerError(
+            f"a ledger needs more packages ({error.name}): pip install 'twinbus[ledger]'"
+        ) from error
+
+
 def schema() -> pa.Schema:
     """The columns of format 1."""
     import pyarrow as pa

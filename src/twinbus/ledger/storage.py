@@ -8,18 +8,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from twinbus.ledger.record import FORMAT, MARKER, LedgerError
+from twinbus.ledger.record import FORMAT, MARKER, LedgerError, need_arrow
 
 
 def store_at(where: str) -> Folder | Remote:
-    try:
-        # Asked for now: later there is nobody to tell.
-        import pyarrow as pa
-        import pyarrow.parquet
-    except ImportError as error:
-        raise LedgerError(
-            f"a ledger needs more packages ({error.name}): pip install 'twinbus[ledger]'"
-        ) from error
+    need_arrow()  # asked now: later there is nobody to tell
+    import pyarrow as pa
+
     pa.array([])  # loads the rest of it, which it could not do while the process ends
     if not where:
         raise LedgerError("where is the ledger? Give a folder or a URL")

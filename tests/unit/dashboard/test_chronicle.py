@@ -10,16 +10,16 @@ from pathlib import Path
 from tests.unit.pipeline.ledgers import BACKLOG, PRIMARY, Book, at
 
 from twinbus.accounts.prices import read_tier
-from twinbus.dashboard.chronicle import DIVERTED, HEALTHY, QUIET_S, SUSPECT, Chronicle, Waiting
+from twinbus.dashboard.chronicle import DIVERTED, HEALTHY, QUIET_S, SUSPECT, BacklogShare, Chronicle
+from twinbus.dashboard.follower import LedgerFollower
 from twinbus.dashboard.running_bill import running_bill
-from twinbus.dashboard.shelf import Books
 
 NOON = "11-18 12:00"
 NOW = at("11-18 12:05") - 60
 
 
 def read(folder: Path, now: float = NOW) -> Chronicle:
-    books = Books(folder, Chronicle(PRIMARY))
+    books = LedgerFollower(folder, Chronicle(PRIMARY))
     books.refresh(now)
     assert not books.problem
     return books.chronicle
@@ -35,7 +35,7 @@ def state(chronicle: Chronicle, entity: str = "orders", now: float = NOW) -> str
 
 
 def test_an_entity_is_as_its_last_mark_says(tmp_path: Path) -> None:
-    books = Books(tmp_path, Chronicle(PRIMARY))
+    books = LedgerFollower(tmp_path, Chronicle(PRIMARY))
     for mark, expected in (
         *(("suspect", SUSPECT), ("clear", HEALTHY), ("suspect", SUSPECT)),
         *(("divert", DIVERTED), ("restore", HEALTHY)),
@@ -125,7 +125,7 @@ def test_what_waits_is_what_was_diverted_less_what_was_settled(tmp_path: Path) -
 
 
 def test_messages_may_be_seen_to_leave_before_they_are_seen_to_come() -> None:
-    waiting = Waiting()
+    waiting = BacklogShare()
     waiting.take(3)
     assert (waiting.messages, waiting.oldest) == (-3, None)
     waiting.put(10, 3)
@@ -135,7 +135,7 @@ def test_messages_may_be_seen_to_leave_before_they_are_seen_to_come() -> None:
 
 
 def test_moments_are_thinned_out_and_none_is_lost() -> None:
-    waiting = Waiting()
+    waiting = BacklogShare()
     for second in range(10_000):
         waiting.put(second * 2, 1)
     assert len(waiting._moments) <= 2_000
@@ -149,7 +149,7 @@ def test_moments_are_thinned_out_and_none_is_lost() -> None:
 
 
 def test_only_new_files_are_read(tmp_path: Path) -> None:
-    books = Books(tmp_path, Chronicle(PRIMARY))
+    books = LedgerFollower(tmp_path, Chronicle(PRIMARY))
     assert books.refresh(NOW) == 0
     assert "no ledger yet" in books.problem
     with Book(tmp_path, "a") as book:
@@ -164,7 +164,7 @@ def test_only_new_files_are_read(tmp_path: Path) -> None:
 
 
 def test_a_late_record_of_an_old_day_is_seen_within_a_minute(tmp_path: Path) -> None:
-    books = Books(tmp_path, Chronicle(PRIMARY))
+    books = LedgerFollower(tmp_path, Chronicle(PRIMARY))
     with Book(tmp_path, "a") as book:
         book.send(NOON, "1")
     books.refresh(NOW)
@@ -189,7 +189,7 @@ def test_a_torn_file_is_passed_over_and_counted(tmp_path: Path) -> None:
     with Book(tmp_path) as book:
         book.send(NOON, "1")
     (tmp_path / "day=2026-11-18" / "torn.parquet").write_bytes(b"PAR1 and no more")
-    books = Books(tmp_path, Chronicle(PRIMARY))
+    books = LedgerFollower(tmp_path, Chronicle(PRIMARY))
     books.refresh(NOW)
     assert books.torn == 1
     assert state(books.chronicle) == HEALTHY
@@ -198,7 +198,7 @@ def test_a_torn_file_is_passed_over_and_counted(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_ledger_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "_ledger.json").write_text('{"format": 99}')
-    books = Books(tmp_path, Chronicle(PRIMARY))
+    books = LedgerFollower(tmp_path, Chronicle(PRIMARY))
     books.refresh(NOW)
     assert "newer format" in books.problem
 
@@ -209,7 +209,7 @@ def test_a_journey_has_every_step_in_order(tmp_path: Path) -> None:
         app.divert("11-18 10:01", "other", "lost-and-found")
         syphon.syphon("11-18 11:00", "lost-and-found", "other")
         app.consume("11-18 11:01", "lost-and-found")
-    found = Books(tmp_path, Chronicle(PRIMARY)).journey("lost-and-found")
+    found = LedgerFollower(tmp_path, Chronicle(PRIMARY)).journey("lost-and-found")
     assert [step.sentence for step in found.steps] == [
         "sent to orders, which failed",
         f"diverted to the backlog queue {BACKLOG}, for orders",
@@ -220,11 +220,11 @@ def test_a_journey_has_every_step_in_order(tmp_path: Path) -> None:
         "completed at orders",
     ]
     assert found.looked_at == found.files == 2
-    assert not Books(tmp_path, Chronicle(PRIMARY)).journey("found").steps
+    assert not LedgerFollower(tmp_path, Chronicle(PRIMARY)).journey("found").steps
 
 
 def test_an_empty_ledger_folder_has_no_journeys(tmp_path: Path) -> None:
-    assert Books(tmp_path, Chronicle(PRIMARY)).journey("1").steps == ()
+    assert LedgerFollower(tmp_path, Chronicle(PRIMARY)).journey("1").steps == ()
 
 
 def test_the_bill_prices_a_month_by_its_bands(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from twinbus.accounts.attribution import home_of
 from twinbus.dashboard.rates import Rates
-from twinbus.dashboard.readings import Reading, home_of, is_backlog, parse
+from twinbus.dashboard.readings import Reading, is_backlog, parse
 
 TEXT = """\
 # HELP twinbus_messages_in_total Messages taken in.

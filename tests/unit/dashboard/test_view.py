@@ -9,9 +9,9 @@ from tests.unit.pipeline.ledgers import BACKLOG, PRIMARY, Book, at
 from twinbus.auth.signature import Key
 from twinbus.dashboard.asking import DOWN, UNREADABLE, UP, Address, Watched
 from twinbus.dashboard.chronicle import Chronicle
+from twinbus.dashboard.follower import LedgerFollower
 from twinbus.dashboard.rates import Rates
 from twinbus.dashboard.readings import Reading
-from twinbus.dashboard.shelf import Books
 from twinbus.dashboard.view import LedgerState, document
 
 NOW = at("11-18 12:05")
@@ -39,7 +39,7 @@ class Scene:
         watched.reading, watched.error, watched.state = None, "nobody listens", state
 
     def show(self) -> dict[str, Any]:
-        books = Books(self.folder, Chronicle(PRIMARY))
+        books = LedgerFollower(self.folder, Chronicle(PRIMARY))
         books.refresh(NOW)
         state = LedgerState("", NOW, 0)
         return document(NOW, self.primary, self.secondary, books.chronicle, Rates(), None, state)

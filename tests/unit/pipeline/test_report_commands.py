@@ -98,7 +98,11 @@ def test_an_audit_with_a_loss_fails_and_names_it(
     assert "script" not in page(html).tags
 
 
-def test_the_journey_of_one_message(spark: SparkSession, ledger: Path) -> None:
+@pytest.mark.parametrize("is_small", [True, False])
+def test_the_journey_of_one_message(
+    spark: SparkSession, ledger: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    monkeypatch.setattr("twinbus.accounts.journey.is_small", lambda files: is_small)
     done = run("trace", "home", "--ledger", ledger, "--json")
     assert done.exit_code == 0, done.output
     backlog = "the backlog queue contoso/x-servicebus-transfer/0"
