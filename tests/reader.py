@@ -22,9 +22,9 @@ from pathlib import Path
 
 import yaml
 
-from tests.acceptance.test_command import free_ports
 from tests.blocks import ROOT, Block, commands, sides
 from tests.gateway import Gateway
+from tests.ports import free_ports
 
 PORTS = (5672, 5673, 5674, 5675, 5676, 5680, 5300, 5301, 5302, 5303, 9464)
 COMMAND_S = 100

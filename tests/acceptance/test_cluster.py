@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import psutil
 import pyspark
 import pytest
+from tests.ports import free_ports
 from tests.syphons import Namespaces, SyphonProcess, backlog_queues, names, until
 from tests.unit.pipeline.ledgers import Book
 
@@ -57,7 +57,7 @@ class Cluster:
         return document
 
     def start(self) -> Cluster:
-        port = free_port()
+        (port,) = free_ports(1)
         log = self._start("master.Master", "--port", str(port), "--webui-port", "0")
         until(log.read_text, lambda text: "New state: ALIVE" in text, 60)
         self.master = f"spark://127.0.0.1:{port}"
@@ -108,13 +108,6 @@ def _command(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        port: int = made.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

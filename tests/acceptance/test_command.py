@@ -17,19 +17,12 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from harness.raw import Raw, kilobyte_message
+from tests.ports import free_ports
 from tests.times import slowness
 
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))
 READY_S = 4.0  # what is promised is about a second, on a machine at rest
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "TWINBUS_KEY"}
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Running:

@@ -52,7 +52,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         [TWINBUS, *words],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
         env={**clean, **WIDE, **environment},
     )

@@ -95,7 +95,7 @@ def run(script: Path, shop: Namespaces, *words: str) -> str:
         [sys.executable, str(script), *words],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
         env=environment(shop, shop.primary if script == SETUP else shop.secondary),
         cwd=shop.folder,

@@ -58,7 +58,7 @@ def test_a_soak_ends_with_every_queue_empty_and_would_see_a_lost_message(tmp_pat
     assert not leftovers(tmp_path)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_soak_that_is_stopped_leaves_nothing_running(tmp_path: Path, number: int) -> None:
     process = start(tmp_path, "--minutes", "5")

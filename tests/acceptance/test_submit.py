@@ -47,7 +47,7 @@ def test_the_bill_runs_under_spark_submit_with_the_submitters_settings(tmp_path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=350,
         env={
             **os.environ,
             "JAVA_HOME": str(find_java().home),

@@ -417,8 +417,8 @@ async def test_a_syphon_that_ends_for_good_is_an_event_and_the_factory_is_not_he
 async def test_a_syphon_that_dies_is_started_again_and_then_the_factory_is_healthy_again(
     pair: Pair, syphon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for world in ("aio", "blocking"):
-        monkeypatch.setattr(f"twinbus.paired.{world}.keeper.FIRST_PAUSE_S", 0.01)
+    for keeper in ("aio.keeper", "blocking.keeper_blocking"):
+        monkeypatch.setattr(f"twinbus.paired.{keeper}.FIRST_PAUSE_S", 0.01)
     syphon(*RUNS)
     pair.options.enable_syphon = True
     await pair.call(pair.factory.pair_namespace, pair.options)
@@ -434,8 +434,8 @@ async def test_a_syphon_that_dies_is_started_again_and_then_the_factory_is_healt
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    for world in ("aio", "blocking"):
-        monkeypatch.setattr(f"twinbus.paired.{world}.factory.PARTNER_S", 0.2)
+    for factory in ("aio.factory", "blocking.factory_blocking"):
+        monkeypatch.setattr(f"twinbus.paired.{factory}.PARTNER_S", 0.2)
 
 
 @pytest.mark.usefixtures("hurried")
