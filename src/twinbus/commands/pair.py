@@ -46,7 +46,8 @@ def backlog(
 
     from twinbus.auth.credentials import Secret
     from twinbus.errors import first_line
-    from twinbus.operate.waiting import backlog_queues, look
+    from twinbus.operate.backlog import backlog_queues
+    from twinbus.operate.waiting import look
     from twinbus.paired.blocking.manager_blocking import NamespaceManager
 
     if context.invoked_subcommand is not None:

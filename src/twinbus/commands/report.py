@@ -305,7 +305,8 @@ def _print(document: Any) -> None:
 def _peek(text: str, certificate: Path | None) -> list[Seen]:
     from twinbus.accounts.audit import Seen
     from twinbus.auth.credentials import Secret
-    from twinbus.operate.waiting import backlog_queues, waiting_ids
+    from twinbus.operate.backlog import backlog_queues
+    from twinbus.operate.waiting import waiting_ids
 
     text = connection(text, "--peek", "TWINBUS_SECONDARY")
     with _asking(text, certificate, "secondary") as manager:

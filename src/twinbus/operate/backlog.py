@@ -1,4 +1,7 @@
-"""The backlog queues of a primary, found by asking for them; and what was set aside in them."""
+"""The backlog queues of a primary: found, and what was set aside in them sent again.
+
+Who may manage the secondary lists them; who may only listen there asks for them one by one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from azure.servicebus import parse_connection_string
@@ -14,9 +17,9 @@ from azure.servicebus.exceptions import MessageSizeExceededError, MessagingEntit
 
 from twinbus.auth.credentials import Secret
 from twinbus.client_errors import EnvelopeError
-from twinbus.envelope import namespace_name, queue_path, unstamped
+from twinbus.envelope import is_backlog_path, namespace_name, queue_path, unstamped
 from twinbus.errors import first_line
-from twinbus.homeward.received import Received
+from twinbus.operate.peek import DEAD_LETTERS, last_number, number_of
 from twinbus.sdk.links import Links
 from twinbus.sdk.raw import Delivery, RawReceiver, RawSender
 
@@ -25,7 +28,6 @@ log = logging.getLogger("twinbus.syphon")
 # A pairing has so many backlog queues unless it says otherwise.
 USUAL: Final = 10
 PAGE: Final = 100
-DEAD_LETTERS: Final = "/$DeadLetterQueue"
 # What a broker writes on a dead letter, and what must not go along when it is sent again.
 _REASONS: Final = frozenset(("DeadLetterReason", "DeadLetterErrorDescription"))
 
@@ -33,6 +35,24 @@ _REASONS: Final = frozenset(("DeadLetterReason", "DeadLetterErrorDescription"))
 def primary_name(primary: Secret) -> str:
     """What the paths of its backlog queues begin with."""
     return namespace_name(parse_connection_string(primary.reveal()).fully_qualified_namespace)
+
+
+def backlog_queues(
+    manager: Any, primary_name: str | None = None, count: int | None = None
+) -> list[str]:
+    """The backlog queues of a namespace: all, or those of one primary, or the first ``count`` of
+    each."""
+    names = [queue.name for queue in manager.list_queues()]
+    found = [name for name in names if is_backlog_path(name)]
+    if primary_name is not None:
+        found = [name for name in found if name.split("/")[0].lower() == primary_name.lower()]
+    if count is not None:
+        found = [name for name in found if _index(name) < count]
+    return sorted(found, key=lambda name: (name.split("/")[0], _index(name)))
+
+
+def _index(path: str) -> int:
+    return int(path.split("/")[2])
 
 
 def find_queues(
@@ -109,7 +129,7 @@ class _Redrive:
         aside: list[UUID] = []
         while limit is None or self._done.sent < limit:
             most = PAGE if limit is None else min(PAGE, limit - self._done.sent)
-            taken = [(_number(each.message), each) for each in self._source.take(most)]
+            taken = [(number_of(each.message), each) for each in self._source.take(most)]
             if all(number > self._last for number, _ in taken):
                 aside += [each.lock_token for _, each in taken]
                 break
@@ -136,29 +156,3 @@ class _Redrive:
             return False
         self._sent.add(number)
         return True
-
-
-def last_number(line: RawReceiver) -> int:
-    """The highest sequence number in a queue; 0 if it is empty. Looks for it by halves, so that it
-    asks some dozens of times, however many messages there are."""
-    low, step = 0, 1
-    while (found := _first_from(line, low + step)) is not None:
-        low, step = found, 2 * step
-    high = low + step  # there is nothing at or above
-    while low + 1 < high:
-        middle = (low + high) // 2
-        found = _first_from(line, middle)
-        if found is None:
-            high = middle
-        else:
-            low = found
-    return low
-
-
-def _first_from(line: RawReceiver, number: int) -> int | None:
-    page = line.peek(1, number)
-    return max(number, _number(page[0])) if page else None
-
-
-def _number(message: bytes) -> int:
-    return Received("", None, message, 0).sequence_number or 0

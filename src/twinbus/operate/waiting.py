@@ -1,7 +1,6 @@
 """What waits in the backlog, by queue and by destination; and what is dead at home.
 
-Messages are looked at as bytes, by the reader that cannot raise: one that makes no sense is counted
-like any other.
+One that makes no sense is counted like any other.
 """
 
 from __future__ import annotations
@@ -15,13 +14,10 @@ from typing import Any
 from twinbus import envelope
 from twinbus.auth.credentials import Secret
 from twinbus.client_errors import EnvelopeError
-from twinbus.envelope import is_backlog_path
 from twinbus.homeward.received import ENQUEUED, Received
-from twinbus.operate.backlog import DEAD_LETTERS
+from twinbus.operate.peek import DEAD_LETTERS, PAGE, peeked
 from twinbus.sdk.links import Links
-from twinbus.sdk.raw import RawReceiver
 
-PAGE = 250
 NO_DESTINATION = "(no x-ms-path)"
 
 
@@ -45,24 +41,6 @@ class Waiting:
         }
 
 
-def backlog_queues(
-    manager: Any, primary_name: str | None = None, count: int | None = None
-) -> list[str]:
-    """The backlog queues of a namespace: all, or those of one primary, or the first ``count`` of
-    each."""
-    names = [queue.name for queue in manager.list_queues()]
-    found = [name for name in names if is_backlog_path(name)]
-    if primary_name is not None:
-        found = [name for name in found if name.split("/")[0].lower() == primary_name.lower()]
-    if count is not None:
-        found = [name for name in found if _index(name) < count]
-    return sorted(found, key=lambda name: (name.split("/")[0], _index(name)))
-
-
-def _index(path: str) -> int:
-    return int(path.split("/")[2])
-
-
 def look(
     secondary: Secret,
     queues: Iterable[str],
@@ -73,7 +51,7 @@ def look(
     found: dict[tuple[str, str], Waiting] = {}
     with closing(Links()) as kept:
         for queue in queues:
-            for seen, message in enumerate(_peek(kept.receiver(secondary, queue), limit), 1):
+            for seen, message in enumerate(peeked(kept.receiver(secondary, queue), limit), 1):
                 _count(found, queue, message)
                 if seen % PAGE == 0:
                     progress(queue, seen)
@@ -87,7 +65,7 @@ def waiting_ids(secondary: Secret, queues: Iterable[str]) -> Iterator[tuple[str,
     with closing(Links()) as kept:
         for queue in queues:
             for dead, path in ((False, queue), (True, queue + DEAD_LETTERS)):
-                for message in _peek(kept.receiver(secondary, path), None):
+                for message in peeked(kept.receiver(secondary, path)):
                     home, part = _place(message)
                     if part is None:
                         yield home, _id(message), dead
@@ -102,7 +80,7 @@ def dead_ids(primary: Secret, manager: Any) -> Iterator[tuple[str, str]]:
     """(queue or topic, message id) of all dead letters of a namespace. Nothing is locked."""
     with closing(Links()) as kept:
         for home, path in _dead_letter_queues(manager):
-            for message in _peek(kept.receiver(primary, path), None):
+            for message in peeked(kept.receiver(primary, path)):
                 yield home, _id(message)
 
 
@@ -136,18 +114,6 @@ def _id_of_parts(last: Received, group: dict[int, bytes]) -> str:
         return str(envelope.id_of(envelope.assemble(group.values())[1]))
     except EnvelopeError:
         return _id(last)
-
-
-def _peek(line: RawReceiver, limit: int | None) -> Iterator[Received]:
-    number, seen = 1, 0
-    while limit is None or seen < limit:
-        page = line.peek(PAGE if limit is None else min(PAGE, limit - seen), number)
-        if not page:
-            return
-        found = [Received("", None, each, 0) for each in page]
-        yield from found
-        seen += len(page)
-        number = max(number, *(each.sequence_number or 0 for each in found)) + 1
 
 
 def _count(found: dict[tuple[str, str], Waiting], queue: str, message: Received) -> None:

@@ -15,7 +15,8 @@ from twinbus import envelope
 from twinbus.amqp.types import encode_list
 from twinbus.auth.credentials import Secret
 from twinbus.envelope import identity_of, queue_path
-from twinbus.operate.backlog import DEAD_LETTERS, USUAL, find_queues, last_number, redrive
+from twinbus.operate.backlog import USUAL, find_queues, redrive
+from twinbus.operate.peek import DEAD_LETTERS, last_number
 from twinbus.operate.waiting import NO_DESTINATION, look, waiting_ids
 from twinbus.paired.options import DEFAULT_BACKLOG_QUEUE_COUNT
 from twinbus.sdk.links import Links
