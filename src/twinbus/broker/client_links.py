@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from twinbus.broker.served import Bookkeeper
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
-# More than any credit: with so much on its way, a receiver wants no more.
-_HELD = 1 << 40
+# A receiver that is paused counts so many messages as on their way to it. No client grants as much
+# credit, so it wants nothing, and asking what it wants stays one subtraction.
+_PAUSED = 1 << 40
 
 
 def error_of(error: Exception) -> Error:
@@ -67,7 +68,7 @@ class Producer:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class RequestLink:
     """One end of a request-response pair: ``$cbs``, or an entity's ``$management``."""
 
     path: str
@@ -117,13 +118,13 @@ class Receiver:
         self._reserved += count
 
     @property
-    def is_held(self) -> bool:
-        return self._reserved >= _HELD
+    def is_paused(self) -> bool:
+        return self._reserved >= _PAUSED
 
-    def hold(self, held: bool) -> None:
+    def pause(self, paused: bool) -> None:
         """Want nothing, whatever credit there is, until told otherwise."""
-        if held != self.is_held:
-            self._reserved += _HELD if held else -_HELD
+        if paused != self.is_paused:
+            self._reserved += _PAUSED if paused else -_PAUSED
 
     def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
         if self.link.state is not LinkState.ATTACHED:
@@ -173,7 +174,7 @@ class Receiver:
                 self.queue.close_session(self.session, now_ms)
 
 
-Context = Producer | Node | Receiver
+Context = Producer | RequestLink | Receiver
 
 
 class NoFilter:

@@ -36,7 +36,6 @@ from twinbus.amqp.message import (
     batch_items,
     body_value,
     typed_properties,
-    with_application_properties,
 )
 from twinbus.amqp.performatives import (
     ACCEPTED,
@@ -48,15 +47,15 @@ from twinbus.amqp.performatives import (
     Source,
 )
 from twinbus.amqp.session import RECEIVER, SENDER, Link, LinkState
-from twinbus.amqp.types import CodecError, Described, Int, Symbol, encode
-from twinbus.broker.access import AccessError
+from twinbus.amqp.types import CodecError, Described, Symbol, encode
+from twinbus.broker.cbs import CBS, put_token
 from twinbus.broker.client_links import (
     NO_FILTER,
     SESSION_FILTER,
     Context,
-    Node,
     Producer,
     Receiver,
+    RequestLink,
     error_of,
     path_of,
     session_filter,
@@ -64,7 +63,7 @@ from twinbus.broker.client_links import (
 from twinbus.broker.delivery import ticks
 from twinbus.broker.descriptions import Claim
 from twinbus.broker.grants import Grants
-from twinbus.broker.management import OPERATIONS
+from twinbus.broker.management import MANAGEMENT, serve
 from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Namespace
 from twinbus.broker.queue import Burial, Done
 from twinbus.broker.refusals import (
@@ -77,10 +76,10 @@ from twinbus.broker.refusals import (
     TimedOutError,
     TooLargeError,
 )
-from twinbus.broker.requests import Reply, Request, refusal, reply_properties
+from twinbus.broker.replies import Replies
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
 from twinbus.broker.store import Entry
-from twinbus.budget import MAX_ANSWERS, MAX_ANSWERS_OF_LINK, Budget
+from twinbus.budget import Budget
 from twinbus.ledger import Operation
 
 log = logging.getLogger("twinbus.broker")
@@ -91,8 +90,6 @@ REQUEST_CREDIT = 100
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 ATTACH_TIMEOUT = Symbol("com.microsoft:timeout")
 DEAD_LETTER = "com.microsoft:dead-letter"
-# Some SDKs put a token for this part of an entity alone; one for the entity covers it too.
-MANAGEMENT = "/$management"
 DEFAULT_ATTACH_TIMEOUT_MS = 60_000
 MAX_LINKS = 5_000
 
@@ -119,12 +116,12 @@ class Client:
             idle_timeout_s=IDLE_TIMEOUT_S,
             budget=budget,
         )
-        self._budget = budget
         self._clock = clock
         self._on_output = on_output
         self._now_ms = clock()
         self._grants = Grants(namespace.directory, clock, budget)
         self._links: dict[Link, Context] = {}
+        self._replies = Replies(self.amqp, self._links, budget)
         self._attached = 0
 
     # -- what the server calls
@@ -203,8 +200,9 @@ class Client:
     def disconnect(self) -> None:
         """The socket is gone."""
         now_ms = self._clock()
-        contexts, self._links = self._links, {}
-        for context in contexts.values():
+        contexts = list(self._links.values())
+        self._links.clear()
+        for context in contexts:
             if isinstance(context, Receiver):
                 # The others have to be let go as well, or they would be delivered to for ever.
                 self.namespace.health.attempt("goodbye", context.path, context.close, now_ms)
@@ -232,7 +230,7 @@ class Client:
                 raise TimedOutError(
                     f"No session of '{context.path}' came free within the time asked for."
                 )
-        elif context.path != "$cbs":
+        elif context.path != CBS:
             self._grants.require_any(context.path + MANAGEMENT)
 
     def _check_used(self, context: Producer | Receiver, now_ms: int) -> None:
@@ -271,8 +269,8 @@ class Client:
 
     def _attach(self, link: Link, path: str) -> None:
         lowered = path.lower()
-        if lowered == "$cbs":
-            self._attach_node(link, "$cbs")
+        if lowered == CBS:
+            self._attach_node(link, CBS)
         elif lowered.endswith(MANAGEMENT):
             node = path[: -len(MANAGEMENT)]
             self._grants.require_any(path)
@@ -284,7 +282,7 @@ class Client:
             self._attach_receiver(link, path)
 
     def _attach_node(self, link: Link, path: str) -> None:
-        self._links[link] = Node(path)
+        self._links[link] = RequestLink(path)
         link.accept(max_message_size=MAX_MESSAGE_BYTES)
         if link.role == RECEIVER:
             link.grant(REQUEST_CREDIT)
@@ -364,8 +362,8 @@ class Client:
         context = self._links.pop(link, None)
         if isinstance(context, Receiver):
             context.close(self._clock())
-        elif isinstance(context, Node):
-            self._budget.answers -= sum(map(len, context.waiting))
+        elif isinstance(context, RequestLink):
+            self._replies.forget(context)
 
     def _on_session_ended(self, event: SessionEnded) -> None:
         for link in event.session.links:
@@ -391,8 +389,8 @@ class Client:
                 context.count_request()
             self.namespace.pump_queue(context.queue, self._clock())
             context.finish_drain()
-        elif isinstance(context, Node):
-            self._send_waiting(event.link, context)
+        elif isinstance(context, RequestLink):
+            self._replies.flush(event.link, context)
 
     # -- messages in
 
@@ -404,7 +402,7 @@ class Client:
         try:
             if isinstance(context, Producer):
                 self._on_message(context, event)
-            elif isinstance(context, Node):
+            elif isinstance(context, RequestLink):
                 self._on_request(context, event)
                 # Not each time: clients read one frame a turn, and their turns are slow.
                 if link.credit < REQUEST_CREDIT // 2:
@@ -489,7 +487,7 @@ class Client:
 
     # -- requests
 
-    def _on_request(self, node: Node, event: Delivery) -> None:
+    def _on_request(self, node: RequestLink, event: Delivery) -> None:
         if event.payload is None:
             raise TooLargeError(f"The request to '{node.path}' is too large.")
         try:
@@ -499,94 +497,16 @@ class Client:
             body = body_value(message.bare)
         except CodecError as error:
             raise MessageError(f"The request to '{node.path}' cannot be read: {error}") from error
-        reply = partial(self._reply, node, properties)
-        if node.path == "$cbs":
-            self._put_token(values, body, reply)
+        reply = partial(self._reply, node.path, properties)
+        if node.path == CBS:
+            reply(put_token(self.namespace.name, self._grants, values, body), None)
         else:
-            self._manage(node, values, body, reply)
+            serve(self.namespace, self._grants, node.path, values, body, self._clock, reply)
         self.settle_incoming(event, None)
 
-    def _put_token(
-        self, values: dict[str, Any], body: Any, reply: Callable[[dict[str, Any], Any], None]
-    ) -> None:
-        try:
-            status, text = self._grants.take(values, body)
-        except AccessError as error:
-            log.warning("token for '%s' refused: %s", self.namespace.name, error)
-            status, text = 401, f"Unauthorized: {error}."
-        reply({"status-code": Int(status), "status-description": text}, None)
-
-    def _manage(
-        self,
-        node: Node,
-        values: dict[str, Any],
-        body: Any,
-        reply: Callable[[dict[str, Any], Any], None],
-    ) -> None:
-        def tell(result: Reply) -> None:
-            reply(reply_properties(result), result.body)
-
-        answer: Callable[[Reply], None] = tell
-        trouble = self.namespace.trouble
-        try:
-            name = values.get("operation")
-            known = OPERATIONS.get(name) if isinstance(name, str) else None
-            if known is None:
-                raise MessageError(f"'{node.path}' does not know the operation {name!r}.")
-            if not isinstance(body, dict):
-                raise MessageError("The request's body is not a map.")
-            claim, operation = known
-            if trouble is not None:
-                answer = trouble.admit(node.path, str(name), claim, answer)
-            self._grants.require(node.path + MANAGEMENT, claim)
-            entity, queue = self.namespace.directory.resolve(node.path)
-            request = Request(self.namespace, entity, queue, self._clock(), body, answer)
-            if self.namespace.books is not None:
-                self.namespace.books.answering(str(name), request)
-            operation(request)
-            entity.accessed_ms = self._clock()
-        except RefusalError as error:
-            answer(refusal(error))
-
-    def _reply(self, node: Node, request: Properties, values: dict[str, Any], body: Any) -> None:
-        properties = Properties(correlation_id=request.message_id)
-        values = {key: Int(value) if type(value) is int else value for key, value in values.items()}
-        message = with_application_properties(properties.encoded(), values)
-        message += b"\x00\x53\x77" + encode(body)
-        link = self._reply_link(node, request.reply_to)
-        if link is None:
-            log.info("nobody listens for the answers of '%s'", node.path)
-            return
-        context = self._links[link]
-        assert isinstance(context, Node)
-        unread = self._budget.unsent + self._budget.answers
-        if len(context.waiting) >= MAX_ANSWERS_OF_LINK or unread > MAX_ANSWERS:
-            self.amqp.close(Error("amqp:resource-limit-exceeded", "answers are not being read"))
-            self.touch()
-            return
-        context.waiting.append(message)
-        self._budget.answers += len(message)
-        self._send_waiting(link, context)
+    def _reply(self, path: str, request: Properties, values: dict[str, Any], body: Any) -> None:
+        self._replies.send(path, request, values, body)
         self.touch()
-
-    def _reply_link(self, node: Node, reply_to: str | None) -> Link | None:
-        """The link the answer goes to: the one the request names, or the node's only one."""
-        candidates = [
-            link
-            for link, context in self._links.items()
-            if link.role == SENDER and isinstance(context, Node) and context.path == node.path
-        ]
-        for link in candidates:
-            assert link.remote is not None
-            if reply_to and getattr(link.remote.target, "address", None) == reply_to:
-                return link
-        return candidates[-1] if candidates else None
-
-    def _send_waiting(self, link: Link, node: Node) -> None:
-        while node.waiting and link.can_send:
-            message = node.waiting.popleft()
-            self._budget.answers -= len(message)
-            link.send(message, link.delivery_count.to_bytes(4), settled=True)
 
 
 _HANDLERS: dict[type[Any], Callable[[Client, Any], None]] = {

@@ -10,13 +10,17 @@ from uuid import UUID
 from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.broker.delivery import payload, shown
 from twinbus.broker.descriptions import Claim
+from twinbus.broker.grants import Grants
+from twinbus.broker.namespace import Answer, Namespace
 from twinbus.broker.queue import Burial, Settle
-from twinbus.broker.refusals import MessageError, NotAllowedError
-from twinbus.broker.requests import Reply, Request
+from twinbus.broker.refusals import MessageError, NotAllowedError, RefusalError
+from twinbus.broker.requests import Reply, Request, refusal, reply_properties
 from twinbus.broker.sessions import SessionQueue
 from twinbus.broker.store import Entry
 from twinbus.broker.subscription_rules import add_rule, enumerate_rules, remove_rule
 
+# Some SDKs put a token for this part of an entity alone; one for the entity covers it too.
+MANAGEMENT = "/$management"
 # A peek that asks for more gets this many; it asks again.
 MAX_PEEK = 250
 ALL_SESSIONS_MS = 253_402_300_800_000
@@ -222,3 +226,39 @@ OPERATIONS: dict[str, tuple[Claim, Operation]] = {
     _PREFIX + "remove-rule": (Claim.LISTEN, remove_rule),
     _PREFIX + "enumerate-rules": (Claim.LISTEN, enumerate_rules),
 }
+
+
+def serve(
+    namespace: Namespace,
+    grants: Grants,
+    path: str,
+    values: dict[str, Any],
+    body: Any,
+    clock: Callable[[], int],
+    reply: Callable[[dict[str, Any], Any], None],
+) -> None:
+    """Do what is asked of an entity, and reply: at once or after the commit."""
+
+    def tell(result: Reply) -> None:
+        reply(reply_properties(result), result.body)
+
+    answer: Answer = tell
+    try:
+        name = values.get("operation")
+        known = OPERATIONS.get(name) if isinstance(name, str) else None
+        if known is None:
+            raise MessageError(f"'{path}' does not know the operation {name!r}.")
+        if not isinstance(body, dict):
+            raise MessageError("The request's body is not a map.")
+        claim, operation = known
+        if namespace.trouble is not None:
+            answer = namespace.trouble.admit(path, str(name), claim, answer)
+        grants.require(path + MANAGEMENT, claim)
+        entity, queue = namespace.directory.resolve(path)
+        request = Request(namespace, entity, queue, clock(), body, answer)
+        if namespace.books is not None:
+            namespace.books.answering(str(name), request)
+        operation(request)
+        entity.accessed_ms = clock()
+    except RefusalError as error:
+        answer(refusal(error))

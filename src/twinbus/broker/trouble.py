@@ -28,9 +28,10 @@ from twinbus.amqp.incoming import Delivery, Event, LinkAttached, LinkFlow, Settl
 from twinbus.amqp.message import Message
 from twinbus.amqp.session import RECEIVER
 from twinbus.amqp.types import CodecError, Symbol
-from twinbus.broker.client_links import Context, Node, Producer, Receiver, error_of, path_of
+from twinbus.broker.cbs import CBS
+from twinbus.broker.client_links import Context, Producer, Receiver, RequestLink, error_of, path_of
 from twinbus.broker.descriptions import Claim
-from twinbus.broker.dialect import MANAGEMENT, Client, payloads_of
+from twinbus.broker.dialect import Client, payloads_of
 from twinbus.broker.fault_kinds import (
     ANY_FRAGMENT,
     DEFAULT_S,
@@ -42,6 +43,7 @@ from twinbus.broker.fault_kinds import (
     fragment_of,
 )
 from twinbus.broker.host import Host
+from twinbus.broker.management import MANAGEMENT
 from twinbus.broker.namespace import Answer
 from twinbus.broker.refusals import (
     ArgumentError,
@@ -95,10 +97,10 @@ class Trouble:
             case "receives-refused":
                 self._end_links(fault, Receiver)
             case "unreachable" if fault.entity is not None:
-                self._end_links(fault, Producer | Receiver | Node)
+                self._end_links(fault, Producer | Receiver | RequestLink)
             case "node-restart":
                 self._release_locks(fault, now_ms)
-                self._end_links(fault, Producer | Receiver | Node)
+                self._end_links(fault, Producer | Receiver | RequestLink)
             case "connections-cut" | "unreachable" | "namespace-gone":
                 self._cut(fault)
                 fault.again_ms = now_ms + int(fault.settings.get("every_s", 0) * 1_000)
@@ -131,17 +133,17 @@ class Trouble:
         for client in self._host.port.clients:
             for _, context in client.links:
                 if isinstance(context, Receiver):
-                    self._set_held(client, context)
+                    self._set_paused(client, context)
         if not self._faults and not self._host.port.is_gone:
             self._namespace.trouble = None
         self._changed.set()
         self._namespace.pump(self._host.clock())
 
-    def _set_held(self, client: Client, receiver: Receiver) -> None:
-        if not receiver.is_held:
-            receiver.hold(self._faults.find("no-answer", receiver.path) is not None)
+    def _set_paused(self, client: Client, receiver: Receiver) -> None:
+        if not receiver.is_paused:
+            receiver.pause(self._faults.find("no-answer", receiver.path) is not None)
         elif not self._must_wait(receiver):
-            receiver.hold(False)
+            receiver.pause(False)
             self._namespace.pump_queue(receiver.queue, self._host.clock())
             receiver.finish_drain()
             client.touch()
@@ -224,7 +226,7 @@ class Trouble:
         link, attach = event.link, event.attach
         end = attach.target if link.role == RECEIVER else attach.source
         path = path_of(getattr(end, "address", None))
-        if path.lower() == "$cbs":
+        if path.lower() == CBS:
             return event
         if path.lower().endswith(MANAGEMENT):
             error = self._refusal_of_node(path[: -len(MANAGEMENT)])
@@ -243,7 +245,7 @@ class Trouble:
 
     def _on_delivery(self, client: Client, event: Delivery) -> Event | None:
         context = client.context(event.link)
-        if context is None or context.path == "$cbs":
+        if context is None or context.path == CBS:
             return event
         passed: Event | None = event
         if self._faults.find("no-answer", context.path) is not None:
@@ -282,7 +284,7 @@ class Trouble:
         if not isinstance(receiver, Receiver):
             return event
         if event.named and event.link.credit > 0:
-            receiver.hold(self._must_wait(receiver))
+            receiver.pause(self._must_wait(receiver))
         return event
 
     def _on_settlement(self, client: Client, event: Settlement) -> Event | None:
@@ -389,7 +391,7 @@ def _refused(status: int, text: str) -> Response:
 
 
 def _concerns(fault: Fault, context: Context) -> bool:
-    return context.path != "$cbs" and fault.covers(context.path)
+    return context.path != CBS and fault.covers(context.path)
 
 
 def _farewell(fault: Fault, context: Context) -> RequestError:
