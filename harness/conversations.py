@@ -11,7 +11,7 @@ from twinbus.amqp.message import Properties, with_application_properties
 from twinbus.amqp.performatives import ACCEPTED, Source, Target
 from twinbus.amqp.session import RECEIVER, SENDER, Link
 from twinbus.amqp.types import encode
-from twinbus.broker.access import ROOT_RULE, root_rule
+from twinbus.auth.access_rules import ROOT_RULE, root_rule
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.dialect import Client
 from twinbus.broker.namespace import Namespace, nothing

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.raw import kilobyte_message
 
-from twinbus.broker.access import root_rule
+from twinbus.auth.access_rules import root_rule
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.refusals import RequestError
 from twinbus.broker.store import Entry, Store

@@ -30,8 +30,9 @@ from twinbus.amqp.message import (
 )
 from twinbus.amqp.session import RECEIVER, SENDER, Link
 from twinbus.amqp.types import encode
+from twinbus.auth.access_rules import AccessRule, Claim
 from twinbus.broker.config import NamespaceConfig
-from twinbus.broker.descriptions import AccessRule, Claim, QueueDescription
+from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.server import Broker, BrokerConfig
 
 QUEUES: dict[str, dict[str, Any]] = {"orders": {}}

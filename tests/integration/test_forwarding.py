@@ -29,11 +29,7 @@ from tests.years import MINUTE_MS, NOW_MS, Taker, Years
 
 from twinbus.amqp.message import encode_annotations
 from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.broker.descriptions import (
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.namespace import SCHEDULED_TIME
 from twinbus.broker.refusals import EntityNotFoundError
 

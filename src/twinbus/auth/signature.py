@@ -16,6 +16,11 @@ from urllib.parse import quote_plus, urlsplit
 TOKEN_S: Final = 300
 
 
+def signed_with(key: str, text: str) -> str:
+    digest = hmac.new(key.encode(), text.encode(), hashlib.sha256).digest()
+    return base64.b64encode(digest).decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """``signature`` is one that was made by somebody else, instead of a key."""
@@ -58,9 +63,7 @@ class Key:
             return self.signature
         resource = quote_plus(f"http://{self.host}/")
         expiry = int(time.time()) + TOKEN_S
-        signed = f"{resource}\n{expiry}".encode()
-        digest = hmac.new(self.secret.encode(), signed, hashlib.sha256).digest()
-        signature = quote_plus(base64.b64encode(digest))
+        signature = quote_plus(signed_with(self.secret, f"{resource}\n{expiry}"))
         return (
             f"SharedAccessSignature sr={resource}&sig={signature}&se={expiry}"
             f"&skn={quote_plus(self.rule)}"

@@ -39,12 +39,11 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from twinbus.auth.access_rules import AccessRule, Claim
+from twinbus.auth.tokens import AccessError, Token, verify
 from twinbus.broker import atom, descriptions, markup, rule_markup, rules
-from twinbus.broker.access import AccessError, Token, verify
 from twinbus.broker.atom import Runtime
 from twinbus.broker.descriptions import (
-    AccessRule,
-    Claim,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,

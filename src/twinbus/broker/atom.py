@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from twinbus.broker.access import new_key
+from twinbus.auth.access_rules import AccessRule, Claim, new_key
 from twinbus.broker.descriptions import (
-    AccessRule,
-    Claim,
     D,
     Description,
     QueueDescription,
@@ -172,7 +170,10 @@ def _access_rule(element: Element) -> AccessRule:
         raise DescriptionError(
             f"the rights of the rule '{name}' must be of {', '.join(Claim)}"
         ) from error
-    return AccessRule(name, keys[0], keys[1], claims)
+    try:
+        return AccessRule(name, keys[0], keys[1], claims)
+    except ValueError as error:
+        raise DescriptionError(str(error)) from error
 
 
 def _with_keys(

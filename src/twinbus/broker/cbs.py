@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from twinbus.amqp.types import Int
-from twinbus.broker.access import AccessError
+from twinbus.auth.tokens import AccessError
 from twinbus.broker.grants import Grants
 from twinbus.broker.refusals import UnauthorizedError
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar
 
+from twinbus.auth.access_rules import AccessRule, Claim
 from twinbus.broker.refusals import DescriptionError
 
 FOREVER = timedelta.max
@@ -38,30 +39,6 @@ class Status(StrEnum):
     @property
     def may_receive(self) -> bool:
         return self in (Status.ACTIVE, Status.SEND_DISABLED)
-
-
-class Claim(StrEnum):
-    MANAGE = "Manage"
-    SEND = "Send"
-    LISTEN = "Listen"
-
-
-@dataclass(frozen=True)
-class AccessRule:
-    """A shared access rule: whoever holds one of its keys may do what it claims."""
-
-    name: str
-    primary_key: str
-    secondary_key: str
-    claims: frozenset[Claim]
-
-    def __post_init__(self) -> None:
-        if Claim.MANAGE in self.claims and self.claims != frozenset(Claim):
-            raise DescriptionError(
-                f"the rule '{self.name}' claims Manage, so it must claim Send and Listen too"
-            )
-        if not self.claims:
-            raise DescriptionError(f"the rule '{self.name}' claims nothing")
 
 
 def check_path(path: str) -> None:

@@ -48,6 +48,7 @@ from twinbus.amqp.performatives import (
 )
 from twinbus.amqp.session import RECEIVER, SENDER, Link, LinkState
 from twinbus.amqp.types import CodecError, Described, Symbol, encode
+from twinbus.auth.access_rules import Claim
 from twinbus.broker.cbs import CBS, put_token
 from twinbus.broker.client_links import (
     NO_FILTER,
@@ -61,7 +62,6 @@ from twinbus.broker.client_links import (
     session_filter,
 )
 from twinbus.broker.delivery import ticks
-from twinbus.broker.descriptions import Claim
 from twinbus.broker.grants import Grants
 from twinbus.broker.management import MANAGEMENT, serve
 from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Namespace

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from twinbus.auth.access_rules import AccessRule
 from twinbus.broker.descriptions import (
     FOREVER,
-    AccessRule,
     Description,
     QueueDescription,
     SubscriptionDescription,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from twinbus.broker.access import AccessError, Grant, Token, resource_path, verify
-from twinbus.broker.descriptions import Claim
+from twinbus.auth.access_rules import Claim
+from twinbus.auth.tokens import AccessError, Grant, Token, resource_path, verify
 from twinbus.broker.entities import Directory
 from twinbus.broker.refusals import UnauthorizedError
 from twinbus.budget import Budget

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from twinbus.amqp.types import Array, Int, Timestamp
+from twinbus.auth.access_rules import Claim
 from twinbus.broker.delivery import payload, shown
-from twinbus.broker.descriptions import Claim
 from twinbus.broker.grants import Grants
 from twinbus.broker.namespace import Answer, Namespace
 from twinbus.broker.queue import Burial, Settle

@@ -24,8 +24,9 @@ from uuid import uuid4
 from twinbus.amqp.incoming import Event
 from twinbus.amqp.message import Message, typed_properties, with_properties
 from twinbus.amqp.types import CodecError
+from twinbus.auth.access_rules import AccessRule, Claim
 from twinbus.broker.aside import LOST
-from twinbus.broker.descriptions import FOREVER, AccessRule, Claim, Description
+from twinbus.broker.descriptions import FOREVER, Description
 from twinbus.broker.entities import Directory, Entity
 from twinbus.broker.queue import Burial, Done, Queue, unreadable
 from twinbus.broker.refusals import (

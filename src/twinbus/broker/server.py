@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from twinbus.broker.access import ROOT_RULE, new_key, root_rule
+from twinbus.auth.access_rules import ROOT_RULE, new_key, root_rule
 from twinbus.broker.admin import Page, admin_app
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
 from twinbus.broker.descriptions import QueueDescription

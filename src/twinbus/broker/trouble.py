@@ -28,9 +28,9 @@ from twinbus.amqp.incoming import Delivery, Event, LinkAttached, LinkFlow, Settl
 from twinbus.amqp.message import Message
 from twinbus.amqp.session import RECEIVER
 from twinbus.amqp.types import CodecError, Symbol
+from twinbus.auth.access_rules import Claim
 from twinbus.broker.cbs import CBS
 from twinbus.broker.client_links import Context, Producer, Receiver, RequestLink, error_of, path_of
-from twinbus.broker.descriptions import Claim
 from twinbus.broker.dialect import Client, payloads_of
 from twinbus.broker.fault_kinds import (
     ANY_FRAGMENT,

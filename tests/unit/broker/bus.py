@@ -10,7 +10,7 @@ from typing import Any
 
 from twinbus.amqp.message import Message, Properties
 from twinbus.amqp.types import encode
-from twinbus.broker.access import root_rule
+from twinbus.auth.access_rules import root_rule
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Queue

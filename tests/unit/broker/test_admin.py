@@ -39,9 +39,9 @@ from azure.servicebus.management import (
 
 from twinbus.amqp.message import Properties
 from twinbus.amqp.types import Symbol, Timestamp, encode
-from twinbus.broker.access import ROOT_RULE, root_rule
+from twinbus.auth.access_rules import ROOT_RULE, AccessRule, Claim, root_rule
 from twinbus.broker.admin import Address, admin_app
-from twinbus.broker.descriptions import AccessRule, Claim, QueueDescription
+from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.markup import SERVICE_BUS
 from twinbus.broker.namespace import Namespace, nothing
 from twinbus.broker.refusals import StoreError

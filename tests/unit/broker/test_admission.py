@@ -24,11 +24,7 @@ from twinbus.amqp.message import (
 )
 from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, encode
 from twinbus.broker.delivery import payload
-from twinbus.broker.descriptions import (
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.entities import Entity
 from twinbus.broker.inspection import inspect
 from twinbus.broker.management import OPERATIONS

@@ -32,12 +32,11 @@ from azure.servicebus.management._models import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinbus.auth.access_rules import AccessRule, Claim
 from twinbus.broker import atom, durations, markup, rule_markup
 from twinbus.broker.atom import Runtime
 from twinbus.broker.descriptions import (
     FOREVER,
-    AccessRule,
-    Claim,
     Description,
     QueueDescription,
     Status,
@@ -540,6 +539,11 @@ def test_missing_keys_are_made_and_then_kept() -> None:
     changed = read_queue(ACCESS.format("a", "<PrimaryKey>new</PrimaryKey>"), made)
     assert changed.access_rules[0].primary_key == "new"
     assert changed.access_rules[0].secondary_key == rule.secondary_key
+
+
+def test_an_authorization_rule_that_cannot_be_is_refused() -> None:
+    with pytest.raises(DescriptionError, match="claims Manage, so it must claim Send and Listen"):
+        read_queue(ACCESS.format("a", "").replace(">Send<", ">Manage<"))
 
 
 # --- what is refused --------------------------------------------------------------------

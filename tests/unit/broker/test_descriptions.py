@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinbus.auth.access_rules import AccessRule, Claim
 from twinbus.broker.descriptions import (
     FOREVER,
-    AccessRule,
-    Claim,
     Description,
     QueueDescription,
     Status,
@@ -72,13 +71,6 @@ def test_what_is_fixed_at_creation_cannot_be_updated() -> None:
     check_update(old, replace(old, max_delivery_count=3, lock_duration=timedelta(seconds=9)))
     with pytest.raises(DescriptionError, match="requires_session is fixed"):
         check_update(old, replace(old, requires_session=True))
-
-
-def test_a_rule_that_manages_does_everything() -> None:
-    with pytest.raises(DescriptionError, match="Send and Listen too"):
-        AccessRule("r", "k", "k", frozenset({Claim.MANAGE}))
-    with pytest.raises(DescriptionError, match="claims nothing"):
-        AccessRule("r", "k", "k", frozenset())
 
 
 @pytest.mark.parametrize("path", ["orders", "a/b/c", "A.b-c_d~e", "x" * 260, "0"])

@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.test_queue import Answer, Rig, message
 
-from twinbus.broker.descriptions import (
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.namespace import PING
 
 

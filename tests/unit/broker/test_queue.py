@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from twinbus.amqp.message import Message, Properties, application_properties, encode_annotations
 from twinbus.amqp.types import Symbol, Timestamp, ULong, encode
-from twinbus.broker.access import root_rule
+from twinbus.auth.access_rules import root_rule
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.namespace import Namespace

@@ -30,8 +30,8 @@ from twinbus.amqp.message import (
 from twinbus.amqp.performatives import ACCEPTED, Error, Rejected, Source, Target
 from twinbus.amqp.session import RECEIVER, SENDER, Link
 from twinbus.amqp.types import Int, Symbol, Timestamp, encode
+from twinbus.auth.access_rules import ROOT_RULE, root_rule
 from twinbus.broker import refusals
-from twinbus.broker.access import ROOT_RULE, root_rule
 from twinbus.broker.admin import admin_app
 from twinbus.broker.descriptions import (
     QueueDescription,

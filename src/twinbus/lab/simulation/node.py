@@ -21,7 +21,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from twinbus.broker.access import root_rule
+from twinbus.auth.access_rules import root_rule
 from twinbus.broker.delivery import payload
 from twinbus.broker.entities import Directory
 from twinbus.broker.namespace import Namespace

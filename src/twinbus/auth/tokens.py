@@ -1,4 +1,4 @@
-"""Who may come in: shared access signatures, and the claims they carry.
+"""Tokens: shared access signatures taken apart, and what they give.
 
 A token names a rule and a resource, and is signed with the rule's key. It opens the resource and
 whatever lies below it, for the claims of the rule, until it expires. Keys never leave this module
@@ -7,19 +7,16 @@ in an error's text.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import hmac
-import secrets
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote_plus, urlsplit
 
-from twinbus.broker.descriptions import AccessRule, Claim
+from twinbus.auth.access_rules import AccessRule, Claim
+from twinbus.auth.signature import signed_with
+from twinbus.errors import TwinbusError
 
-ROOT_RULE = "RootManageSharedAccessKey"
 
-
-class AccessError(Exception):
+class AccessError(TwinbusError):
     """The token opens nothing; the text says why."""
 
 
@@ -82,32 +79,18 @@ def resource_path(resource: str) -> str:
     return unquote_plus(path).strip("/").lower()
 
 
-def signature(key: str, signed: str) -> str:
-    digest = hmac.new(key.encode(), signed.encode(), hashlib.sha256).digest()
-    return base64.b64encode(digest).decode()
-
-
 def verify(token: Token, rules: list[AccessRule], now_s: float) -> Grant:
     """The grant of a token that one of these rules signed. Raises AccessError otherwise."""
     named = [rule for rule in rules if rule.name == token.rule]
     if not named:
         raise AccessError(f"there is no rule '{token.rule}' here")
     for rule in named:
-        if any(_signed_with(key, token) for key in (rule.primary_key, rule.secondary_key)):
+        if any(_has_signed(key, token) for key in (rule.primary_key, rule.secondary_key)):
             if not now_s < token.expires_s:  # so that "not a number" is over, too
                 raise AccessError(f"the token of the rule '{rule.name}' has expired")
             return Grant(resource_path(token.resource), rule.claims, token.expires_s)
     raise AccessError(f"the token is not signed with a key of the rule '{token.rule}'")
 
 
-def _signed_with(key: str, token: Token) -> bool:
-    return hmac.compare_digest(signature(key, token.signed).encode(), token.signature.encode())
-
-
-def new_key() -> str:
-    return base64.b64encode(secrets.token_bytes(32)).decode()
-
-
-def root_rule(key: str) -> AccessRule:
-    """The namespace's own rule, which may do everything."""
-    return AccessRule(ROOT_RULE, key, key, frozenset(Claim))
+def _has_signed(key: str, token: Token) -> bool:
+    return hmac.compare_digest(signed_with(key, token.signed).encode(), token.signature.encode())

@@ -6,17 +6,9 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from twinbus.broker.access import (
-    AccessError,
-    Grant,
-    Token,
-    new_key,
-    resource_path,
-    root_rule,
-    signature,
-    verify,
-)
-from twinbus.broker.descriptions import AccessRule, Claim
+from twinbus.auth.access_rules import AccessRule, Claim, new_key, root_rule
+from twinbus.auth.signature import signed_with
+from twinbus.auth.tokens import AccessError, Grant, Token, resource_path, verify
 
 NOW = 1_000.0
 RULE = AccessRule("send-only", "first-key", "second-key", frozenset({Claim.SEND}))
@@ -29,7 +21,7 @@ def sas(
     expires: object = 2_000,
 ) -> str:
     quoted = quote_plus(resource)
-    signed = quote_plus(signature(key, f"{quoted}\n{expires}"))
+    signed = quote_plus(signed_with(key, f"{quoted}\n{expires}"))
     return f"SharedAccessSignature sr={quoted}&sig={signed}&se={expires}&skn={rule}"
 
 
