@@ -30,11 +30,11 @@ from harness.raw import Raw, kilobyte_message
 
 from bench.process import Measured, namespace_toml
 from twinbus import envelope
+from twinbus.amqp.batches import in_transfers
 from twinbus.amqp.incoming import Confirmation, Delivery
 from twinbus.amqp.performatives import ACCEPTED, encode_disposition
 from twinbus.amqp.session import RECEIVER
 from twinbus.amqp.types import encode
-from twinbus.homeward.carrier import in_transfers
 from twinbus.homeward.received import Received
 from twinbus.sdk import raw
 from twinbus.spark.columns import arrow_schema, record_batch

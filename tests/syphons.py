@@ -23,8 +23,8 @@ from harness.brokers import BrokerProcess, certificate
 from tests.integration.test_metrics import metrics
 from tests.unit.pipeline.backlogs import plain
 from twinbus import envelope
+from twinbus.amqp.batches import in_transfers
 from twinbus.auth.credentials import Secret
-from twinbus.homeward.carrier import in_transfers
 from twinbus.homeward.received import Received
 from twinbus.sdk.links import Links
 
@@ -113,7 +113,7 @@ class Namespaces:
         return self._all(self._home, path)
 
     def home_ids(self, path: str) -> list[str]:
-        return [str(envelope.identity_of(each)[0]) for each in self.at_home(path)]
+        return [str(envelope.id_of(each)) for each in self.at_home(path)]
 
     def left(self) -> int:
         return sum(len(self._all(self._away, queue)) for queue in self.backlog)

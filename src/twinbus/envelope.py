@@ -22,21 +22,36 @@ still too much the bodies of several (``x-ms-part`` of ``x-ms-parts``, told apar
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from functools import wraps
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from uuid import uuid4
 
-from twinbus.amqp.message import Message, batch_items
-from twinbus.amqp.message import sections as sections_of
+from twinbus.amqp import sections
+from twinbus.amqp.message import Message
+from twinbus.amqp.sections import (
+    ANNOTATIONS,
+    APPLICATION,
+    CONTENT_TYPE,
+    DATA,
+    FIELDS,
+    GROUP_ID,
+    HEADER,
+    MESSAGE_ID,
+    PROPERTIES,
+    Sections,
+    data_items,
+    section,
+)
 from twinbus.amqp.types import (
     CodecError,
     Symbol,
     Timestamp,
     UInt,
-    decode_foreign,
-    encode,
     encode_binary,
+    encode_list,
+    encode_map,
 )
 from twinbus.client_errors import EnvelopeError
 
@@ -68,31 +83,21 @@ _PROPERTIES_ROOM = 60 * 1024
 # What a sealed message is made of besides its body.
 _SEAL_ROOM = 2048
 _LONGEST_PATH = 260
-_SCHEDULE_ANNOTATION = Symbol("x-opt-scheduled-enqueue-time")
-_PARTITION_KEY = Symbol("x-opt-partition-key")
-_SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
 # What a broker writes on a message that it hands out; it says nothing about the next broker.
 _STAMPS: Final = frozenset(
-    Symbol(name)
-    for name in (
-        "x-opt-sequence-number",
-        "x-opt-enqueued-time",
-        "x-opt-locked-until",
-        "x-opt-enqueue-sequence-number",
-        "x-opt-message-state",
-        "x-opt-deadletter-source",
+    (
+        sections.SEQUENCE_NUMBER,
+        sections.ENQUEUED,
+        sections.LOCKED_UNTIL,
+        sections.ORIGIN,
+        sections.STATE,
+        sections.DEAD_SOURCE,
     )
 )
-
-HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, BODY = 0x70, 0x71, 0x72, 0x73, 0x74, 0x75
-_FOOTER = 0x78
-_HEAD = frozenset((HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION))
-_ID, _CONTENT_TYPE, _EXPIRY, _GROUP, _FIELDS = 0, 6, 8, 10, 13
-_TTL, _FIRST_ACQUIRER = 2, 3
 _UINT, _TIME = (0, 2**32 - 1), (-(2**63), 2**63 - 1)
 
-Sections = dict[int, bytes]
-K = TypeVar("K", list[Any], dict[Any, Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,151 +141,165 @@ def namespace_name(host: str) -> str:
 # ---------------------------------------------------------------- one message
 
 
+def _of_our_own(act: Callable[P, R]) -> Callable[P, R]:
+    """What the codec has against a message is an EnvelopeError to those who call."""
+
+    @wraps(act)
+    def acting(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return act(*args, **kwargs)
+        except CodecError as error:
+            raise EnvelopeError(str(error)) from error
+
+    return acting
+
+
+@_of_our_own
 def pack(message: bytes, path: str, limit: int = DEFAULT_LIMIT) -> list[bytes]:
     """What to put into the backlog for ``message``: one backlog message, or several parts."""
-    sections = split(message)
-    if _fits_aliases(sections):
-        wrapped = _wrap(sections, path)
+    apart = Sections(message)
+    if _fits_aliases(apart):
+        wrapped = _wrap(apart.copy(), path)
         if len(wrapped) <= limit:
             return [wrapped]
-    return _seal(_with_id(sections), path, limit)
+    return _seal(apart, path, limit)
 
 
+@_of_our_own
 def wrap(message: bytes, path: str) -> bytes:
     """The message with its aliases, whatever its size."""
-    return _wrap(split(message), path)
+    return _wrap(Sections(message), path)
 
 
+@_of_our_own
 def unwrap(message: bytes) -> tuple[str, bytes]:
     """The destination, and the message as it was sent. Parts are for ``assemble``.
 
     The bytes may come straight from a backlog queue: what its broker wrote on them is taken off.
     Raises EnvelopeError unless what comes out is a message that a broker can read.
     """
-    sections = split(message)
-    properties = _map(sections.get(APPLICATION))
+    apart = Sections(message)
+    properties = apart.application()
     home = home_of(properties)
     if is_sealed(properties):
         seal = {_text(key): value for key, value in properties.items()}
         if seal.get(PARTS) is not None:
             raise EnvelopeError("this is a part of a message; give all its parts to assemble()")
-        return home.path, checked(_open(seal, _body(sections)))
-    return home.path, _parsed(_restore(sections, properties, home))
+        return home.path, checked(_open(seal, _content(apart)))
+    return home.path, _parsed(_restore(apart, home))
 
 
+@_of_our_own
 def unstamped(message: bytes, without: frozenset[str] = frozenset()) -> bytes:
     """The message as a broker got it, less the application properties named in ``without``."""
-    sections = split(message)
-    annotations = _unstamp(sections)
+    apart = Sections(message)
+    annotations = _unstamp(apart)
     if annotations is not None:
-        sections[ANNOTATIONS] = _encoded(annotations) if annotations else b""
+        apart.put(ANNOTATIONS, annotations)
     if without:
-        properties = _map(sections.get(APPLICATION))
-        rest = {key: value for key, value in properties.items() if key not in without}
-        sections[APPLICATION] = _encoded(rest) if rest else b""
-    return _join(sections)
+        properties = apart.application()
+        apart.put(APPLICATION, {k: v for k, v in properties.items() if k not in without})
+    return apart.joined()
 
 
+@_of_our_own
 def checked(message: bytes) -> bytes:
     """The message, if a broker can read all of it but its body. Raises EnvelopeError if not."""
-    split(message)
+    Sections(message)
     return _parsed(message)
 
 
+@_of_our_own
 def living(message: bytes, time_to_live_ms: int) -> bytes:
     """The message with another time to live."""
-    sections = split(message)
-    _set_time_to_live(sections, UInt(time_to_live_ms))
-    return _join(sections)
+    apart = Sections(message)
+    _set_time_to_live(apart, time_to_live_ms)
+    return apart.joined()
 
 
+@_of_our_own
 def time_to_live_of(message: bytes) -> int | None:
     """The message's own time to live, in milliseconds."""
-    header = _list(split(message).get(HEADER))
-    return _whole({TIME_TO_LIVE: header[_TTL]}, TIME_TO_LIVE, _UINT) if len(header) > _TTL else None
+    header = Sections(message).header()
+    if len(header) <= sections.TIME_TO_LIVE:
+        return None
+    return _whole({TIME_TO_LIVE: header[sections.TIME_TO_LIVE]}, TIME_TO_LIVE, _UINT)
 
 
-def identity_of(message: bytes) -> tuple[Any, Any, Any]:
-    """Its message id, session id and partition key: what a batch has of its first message."""
-    sections = split(message)
-    fields = _fields(sections)
-    return fields[_ID], fields[_GROUP], _map(sections.get(ANNOTATIONS)).get(_PARTITION_KEY)
-
-
-def _wrap(sections: Sections, path: str) -> bytes:
-    sections = dict(sections)
+def _wrap(apart: Sections, path: str) -> bytes:
     aliases: dict[str, Any] = {PATH: path}
-    header = _list(sections.get(HEADER))
-    if len(header) > _TTL and header[_TTL] is not None:
-        aliases[TIME_TO_LIVE] = UInt(header[_TTL])
-        header[_TTL] = None
-        sections[HEADER] = _encoded(header)
-    fields = _fields(sections)
-    if fields[_ID] is None:
-        fields[_ID] = str(uuid4())
-    if fields[_GROUP] is not None:
-        aliases[SESSION_ID], fields[_GROUP] = fields[_GROUP], None
-    if fields[_EXPIRY] is not None:
-        aliases[EXPIRY], fields[_EXPIRY] = fields[_EXPIRY], None
-    sections[PROPERTIES] = _encoded(fields)
-    annotations = _map(sections.get(ANNOTATIONS))
-    scheduled = annotations.pop(_SCHEDULE_ANNOTATION, None)
+    header = apart.header()
+    if len(header) > sections.TIME_TO_LIVE and header[sections.TIME_TO_LIVE] is not None:
+        aliases[TIME_TO_LIVE] = UInt(header[sections.TIME_TO_LIVE])
+        header[sections.TIME_TO_LIVE] = None
+        apart.put(HEADER, header)
+    fields = apart.fields()
+    if fields[MESSAGE_ID] is None:
+        fields[MESSAGE_ID] = str(uuid4())
+    if fields[GROUP_ID] is not None:
+        aliases[SESSION_ID], fields[GROUP_ID] = fields[GROUP_ID], None
+    if fields[sections.EXPIRY] is not None:
+        aliases[EXPIRY], fields[sections.EXPIRY] = fields[sections.EXPIRY], None
+    apart.put(PROPERTIES, fields)
+    annotations = apart.annotations()
+    scheduled = annotations.pop(sections.SCHEDULED, None)
     if _is_whole(scheduled):  # brokers pass over anything else, and home is to do so too
         aliases[SCHEDULED] = scheduled
-        sections[ANNOTATIONS] = _encoded(annotations) if annotations else b""
-    sections[APPLICATION] = _encoded(_map(sections.get(APPLICATION)) | aliases)
-    return _join(sections)
+        apart.put(ANNOTATIONS, annotations)
+    apart.put(APPLICATION, apart.application() | aliases)
+    return apart.joined()
 
 
-def _restore(sections: Sections, properties: dict[Any, Any], home: Home) -> bytes:
+def _restore(apart: Sections, home: Home) -> bytes:
     if home.session_id is not None or home.expiry_ms is not None:
-        fields = _fields(sections)
+        fields = apart.fields()
         if home.session_id is not None:
-            fields[_GROUP] = home.session_id
+            fields[GROUP_ID] = home.session_id
         if home.expiry_ms is not None:
-            fields[_EXPIRY] = Timestamp(home.expiry_ms)
-        sections[PROPERTIES] = _encoded(fields)
-    annotations = _unstamp(sections)
+            fields[sections.EXPIRY] = Timestamp(home.expiry_ms)
+        apart.put(PROPERTIES, fields)
+    annotations = _unstamp(apart)
     if home.time_to_live_ms is not None:
-        _set_time_to_live(sections, UInt(home.time_to_live_ms))
+        _set_time_to_live(apart, home.time_to_live_ms)
     if home.scheduled_ms is not None:
-        annotations = _map(sections.get(ANNOTATIONS)) if annotations is None else annotations
-        annotations[_SCHEDULE_ANNOTATION] = Timestamp(home.scheduled_ms)
+        annotations = apart.annotations() if annotations is None else annotations
+        annotations[sections.SCHEDULED] = Timestamp(home.scheduled_ms)
     if annotations is not None:
-        sections[ANNOTATIONS] = _encoded(annotations) if annotations else b""
-    rest = without_aliases(properties)
-    sections[APPLICATION] = _encoded(rest) if rest else b""
-    return _join(sections)
+        apart.put(ANNOTATIONS, annotations)
+    apart.put(APPLICATION, without_aliases(apart.application()))
+    return apart.joined()
 
 
-def _unstamp(sections: Sections) -> dict[Any, Any] | None:
+def _unstamp(apart: Sections) -> dict[Any, Any] | None:
     """The annotations without what a broker wrote there; None if no broker has seen the message."""
-    annotations = _map(sections.get(ANNOTATIONS))
-    if _SEQUENCE_NUMBER not in annotations:
+    annotations = apart.annotations()
+    if sections.SEQUENCE_NUMBER not in annotations:
         return None
     # How often the backlog handed it out is nobody's business at home.
-    header = _list(sections.get(HEADER))[:_FIRST_ACQUIRER]
+    header = apart.header()[: sections.FIRST_ACQUIRER]
     known = any(value not in (None, False) for value in header)
-    sections[HEADER] = _encoded(header) if known else b""
+    apart.put(HEADER, header if known else [])
     return {key: value for key, value in annotations.items() if key not in _STAMPS}
 
 
-def _set_time_to_live(sections: Sections, milliseconds: Any) -> None:
-    header = _list(sections.get(HEADER))
-    header += [None] * (_TTL + 1 - len(header))
-    header[_TTL] = milliseconds
-    sections[HEADER] = _encoded(header)
+def _set_time_to_live(apart: Sections, milliseconds: int) -> None:
+    header = apart.header()
+    header += [None] * (sections.TIME_TO_LIVE + 1 - len(header))
+    header[sections.TIME_TO_LIVE] = UInt(milliseconds)
+    apart.put(HEADER, header)
 
 
+@_of_our_own
 def id_of(message: bytes) -> Any:
     """The message id of an encoded message, of whichever type it is; None if there is none."""
-    return _fields(split(message))[_ID]
+    return Sections(message).fields()[MESSAGE_ID]
 
 
+@_of_our_own
 def properties_of(message: bytes) -> Face:
     """Those that decide whether an entity takes it."""
-    fields = _fields(split(message))
-    return Face(fields[_ID], fields[_CONTENT_TYPE], fields[_GROUP])
+    fields = Sections(message).fields()
+    return Face(fields[MESSAGE_ID], fields[CONTENT_TYPE], fields[GROUP_ID])
 
 
 # ---------------------------------------------------------------- rows: aliases in, properties out
@@ -332,9 +351,10 @@ def part_of(properties: Mapping[Any, Any]) -> tuple[str, int, int] | None:
     return group, part, parts
 
 
+@_of_our_own
 def place_of(message: bytes) -> tuple[str, int, int] | None:
     """``part_of`` for an encoded message."""
-    return part_of(_map(split(message).get(APPLICATION)))
+    return part_of(Sections(message).application())
 
 
 def _text(value: Any) -> Any:
@@ -360,10 +380,14 @@ def _is_whole(value: Any) -> bool:
 # ---------------------------------------------------------------- sealed messages
 
 
-def _seal(sections: Sections, path: str, limit: int) -> list[bytes]:
-    content = _join(sections)
+def _seal(apart: Sections, path: str, limit: int) -> list[bytes]:
+    fields = apart.fields()
+    message_id = fields[MESSAGE_ID]
+    if message_id is None:
+        message_id = fields[MESSAGE_ID] = str(uuid4())
+        apart.put(PROPERTIES, fields)
+    content = apart.joined()
     checksum = UInt(zlib.crc32(content))
-    message_id = _fields(sections)[_ID]
     room = limit - _SEAL_ROOM
     if room <= 0:
         raise EnvelopeError(f"a limit of {limit} bytes is too small for any sealed message")
@@ -388,31 +412,27 @@ def _seal(sections: Sections, path: str, limit: int) -> list[bytes]:
 
 
 def _sealed(message_id: Any, properties: dict[str, Any], content: bytes) -> bytes:
-    fields: list[Any] = [None] * _FIELDS
-    fields[_ID], fields[_CONTENT_TYPE] = message_id, Symbol(SEALED_CONTENT_TYPE)
-    return _join(
-        {
-            PROPERTIES: _encoded(fields),
-            APPLICATION: _encoded(properties),
-            BODY: b"\x00\x53\x75" + encode_binary(content),
-        }
-    )
+    fields: list[Any] = [None] * FIELDS
+    fields[MESSAGE_ID], fields[CONTENT_TYPE] = message_id, Symbol(SEALED_CONTENT_TYPE)
+    head = section(PROPERTIES, encode_list(fields)) + section(APPLICATION, encode_map(properties))
+    return head + section(DATA, encode_binary(content))
 
 
+@_of_our_own
 def assemble(parts: Iterable[bytes]) -> tuple[str, bytes]:
     """The destination, and the message that the backlog messages ``parts`` were cut from."""
     found: dict[int, bytes] = {}
     seal: dict[str, Any] = {}
     groups: set[tuple[str, int]] = set()
     for encoded in parts:
-        sections = split(encoded)
-        seal = {_text(key): value for key, value in _map(sections.get(APPLICATION)).items()}
+        apart = Sections(encoded)
+        seal = {_text(key): value for key, value in apart.application().items()}
         place = part_of(seal)
         if place is None:
             raise EnvelopeError("one of the messages is not a part")
         group, part, count = place
         groups.add((group, count))
-        found[part] = _body(sections)
+        found[part] = _content(apart)
     if len(groups) != 1:
         raise EnvelopeError(f"the parts are of {len(groups)} messages; give those of one")
     (_, count), *_ = groups
@@ -461,92 +481,16 @@ def _parsed(message: bytes) -> bytes:
     return message
 
 
-# ---------------------------------------------------------------- sections
+def _fits_aliases(apart: Sections) -> bool:
+    if len(apart.raw(APPLICATION)) > _PROPERTIES_ROOM:
+        return False
+    return not RESERVED & apart.application().keys()
 
 
-def split(message: bytes) -> Sections:
-    """Sections by code. The body's and footer's bytes, descriptors and all, are under ``BODY``.
-
-    The SDK writes delivery annotations last; they are put where AMQP wants them.
-    """
-    sections: Sections = {}
-    bodies: list[bytes] = []
-    try:
-        for code, pos, start, end in sections_of(message):
-            if BODY <= code <= _FOOTER:
-                bodies.append(message[pos:end])
-            elif code in _HEAD and code not in sections:
-                sections[code] = message[start:end]
-            else:
-                raise EnvelopeError(f"the section {code:#x} is of no message, or is there twice")
-    except CodecError as error:
-        raise EnvelopeError(f"the bytes are not an encoded message: {error}") from error
-    sections[BODY] = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-    return sections
-
-
-def _join(sections: Sections) -> bytes:
-    head = b"".join(
-        b"\x00\x53" + bytes((code,)) + sections[code]
-        for code in (HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION)
-        if sections.get(code)
-    )
-    return head + sections[BODY]
-
-
-def _fits_aliases(sections: Sections) -> bool:
-    raw = sections.get(APPLICATION, b"")
-    return len(raw) <= _PROPERTIES_ROOM and not RESERVED & _map(raw).keys()
-
-
-def _with_id(sections: Sections) -> Sections:
-    fields = _fields(sections)
-    if fields[_ID] is not None:
-        return sections
-    fields[_ID] = str(uuid4())
-    return {**sections, PROPERTIES: _encoded(fields)}
-
-
-def _fields(sections: Sections) -> list[Any]:
-    fields = _list(sections.get(PROPERTIES))
-    return fields + [None] * (_FIELDS - len(fields))
-
-
-def _list(raw: bytes | None) -> list[Any]:
-    return _of_kind(raw, list)
-
-
-def _map(raw: bytes | None) -> dict[Any, Any]:
-    return _of_kind(raw, dict)
-
-
-def _of_kind(raw: bytes | None, kind: type[K]) -> K:
-    value = _value(raw)
-    if value is None:
-        return kind()
-    if type(value) is not kind:
-        raise EnvelopeError(f"a section of the message is {type(value).__name__}, of all things")
-    return value
-
-
-def _value(raw: bytes | None) -> Any:
-    try:
-        return decode_foreign(raw, 0)[0] if raw else None
-    except CodecError as error:
-        raise EnvelopeError(f"a section of the message is damaged: {error}") from error
-
-
-def _encoded(value: list[Any] | dict[Any, Any]) -> bytes:
-    try:
-        return encode(value)
-    except CodecError as error:
-        raise EnvelopeError(f"a section of the message cannot be written again: {error}") from error
-
-
-def _body(sections: Sections) -> bytes:
+def _content(apart: Sections) -> bytes:
     """The content of the one data section of a sealed message."""
     try:
-        items = batch_items(sections[BODY])
+        items = data_items(apart.body)
     except CodecError:
         items = []
     if len(items) != 1:

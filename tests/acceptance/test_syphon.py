@@ -31,6 +31,7 @@ from tests.unit.test_envelope import messages as any_messages
 
 from twinbus import envelope
 from twinbus.amqp.message import Message
+from twinbus.amqp.sections import Sections
 from twinbus.amqp.types import Symbol, Timestamp, encode_list, encode_map
 
 # One syphon serves these tests, in one worker, in this order.
@@ -132,7 +133,7 @@ def test_every_amqp_type_comes_home_as_it_was_sent(
     times and sessions, are the next test's."""
     packed, expected = [], []
     for message in many:
-        annotations = envelope._map(envelope.split(message).get(0x72))
+        annotations = Sections(message).annotations()
         if not any("x-opt" in str(key) for key in annotations):
             packed += envelope.pack(message, "types")
             expected.append(Message.parse(message).bare)
@@ -191,7 +192,7 @@ def test_a_message_in_parts_is_put_together(syphon: SyphonProcess, namespaces: N
     namespaces.divert("types", [plain("in parts", body), plain("squeezed", b"x" * 261_900)])
     found = until(
         lambda: namespaces.at_home("types")[-2:],
-        lambda home: [envelope.identity_of(each)[0] for each in home] == ["in parts", "squeezed"],
+        lambda home: [envelope.id_of(each) for each in home] == ["in parts", "squeezed"],
     )
     assert body in found[0]
 

@@ -28,9 +28,9 @@ from tests.worlds import World, receive_some
 from tests.years import MINUTE_MS, NOW_MS, Taker, Years
 
 from twinbus.amqp.message import encode_annotations
-from twinbus.amqp.types import Symbol, Timestamp
+from twinbus.amqp.sections import SCHEDULED
+from twinbus.amqp.types import Timestamp
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from twinbus.broker.namespace import SCHEDULED_TIME
 from twinbus.broker.refusals import EntityNotFoundError
 
 QUEUES: dict[str, dict[str, Any]] = {}
@@ -402,7 +402,7 @@ def test_time_without_a_broker_does_not_make_a_queue_idle(years: Years) -> None:
 
 def test_queue_with_something_scheduled_is_not_idle(years: Years) -> None:
     years.do(years.directory.create_queue, "q", QueueDescription(auto_delete_on_idle=IDLE))
-    due = encode_annotations({Symbol(SCHEDULED_TIME): Timestamp(NOW_MS + 20 * MINUTE_MS)})
+    due = encode_annotations({SCHEDULED: Timestamp(NOW_MS + 20 * MINUTE_MS)})
     entity = years.directory.entity("q")
     years.do(years.namespace.send, entity, [due + kilobyte_message(1)])
     years.go(15)

@@ -21,6 +21,7 @@ from tests.unit.amqp.test_types import KEYS, PRIMITIVES
 
 from twinbus import EnvelopeError, envelope
 from twinbus.amqp.message import Message, Properties, application_properties
+from twinbus.amqp.sections import Sections
 from twinbus.amqp.types import (
     Described,
     Symbol,
@@ -196,8 +197,7 @@ def encoded(message: Any) -> bytes:
 
 
 def aliases(packed: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = envelope._map(envelope.split(packed)[0x74])
-    return found
+    return Sections(packed).application()
 
 
 def test_aliases_are_written_only_for_values_that_were_set() -> None:
@@ -275,7 +275,7 @@ def test_properties_that_leave_no_room_for_aliases_are_sealed() -> None:
         ServiceBusMessage("x", application_properties={"a": "b" * 32_000, "c": "d" * 31_000})
     )
     (packed,) = envelope.pack(message, "orders")
-    assert len(envelope.split(packed)[0x74]) < 1000
+    assert len(Sections(packed).raw(0x74)) < 1000
 
 
 def test_what_is_no_diverted_message_is_refused_with_a_reason() -> None:
@@ -347,7 +347,7 @@ def test_what_comes_out_is_a_message_or_an_envelope_error(message: bytes) -> Non
         return
     Message.parse(home).annotation_map()
     application_properties(Message.parse(home).bare)
-    envelope.identity_of(home)
+    envelope.properties_of(home)
 
 
 def diverted(**aliases: object) -> bytes:
@@ -422,4 +422,5 @@ def test_keys_that_are_binary_do_not_hide_an_alias() -> None:
     properties = {b"x-ms-path": "q", b"x-ms-sessionid": "s", b"x-ms-timetolive": UInt(5)}
     message = section(0x74, encode_map(properties)) + section(0x75, encode(b"x"))
     path, home = envelope.unwrap(message)
-    assert (path, envelope.identity_of(home)[1], envelope.time_to_live_of(home)) == ("q", "s", 5)
+    session = envelope.properties_of(home).session_id
+    assert (path, session, envelope.time_to_live_of(home)) == ("q", "s", 5)

@@ -26,7 +26,6 @@ from twinbus.amqp.message import (
     Message,
     Properties,
     application_properties,
-    body_value,
     with_application_properties,
 )
 from twinbus.amqp.performatives import (
@@ -41,6 +40,7 @@ from twinbus.amqp.performatives import (
     Target,
     encode_disposition,
 )
+from twinbus.amqp.sections import body_value
 from twinbus.amqp.session import RECEIVER, SENDER, Link, Session
 from twinbus.amqp.types import (
     Array,

@@ -1,6 +1,4 @@
-"""A message as sections: what a broker must know of it, with the rest kept as the bytes it was.
-
-    header | delivery-annotations | message-annotations | properties | application-properties | body
+"""A message as a broker has it: what must be known of it, with the rest kept as the bytes it was.
 
 ``Message.parse`` walks the sections, keeps the few that matter to a broker and reads all of them
 but the body, so that nothing which is asked of a message later can fail: its maps can be decoded,
@@ -9,11 +7,23 @@ changed and written again. ``bare`` is everything from the properties on, byte f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import UUID
 
+from twinbus.amqp.sections import (
+    ANNOTATIONS,
+    APPLICATION,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    PROPERTIES,
+    SEQUENCE,
+    descriptor,
+    section,
+    span,
+)
 from twinbus.amqp.types import (
     NULL,
     Byte,
@@ -28,7 +38,6 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
     compound,
-    decode,
     decode_foreign,
     decode_plain,
     encode,
@@ -40,60 +49,16 @@ from twinbus.amqp.types import (
     skip,
 )
 
-BATCH_FORMAT = 0x80013700
-
-_HEADER, _DELIVERY_ANNOTATIONS, _ANNOTATIONS = 0x70, 0x71, 0x72
-_PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = 0x73, 0x74, 0x75, 0x76, 0x77, 0x78
-
-_SECTION_NAMES = {
-    b"amqp:header:list": _HEADER,
-    b"amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
-    b"amqp:message-annotations:map": _ANNOTATIONS,
-    b"amqp:properties:list": _PROPERTIES,
-    b"amqp:application-properties:map": _APPLICATION,
-    b"amqp:data:binary": _DATA,
-    b"amqp:amqp-sequence:list": _SEQUENCE,
-    b"amqp:amqp-value:*": _VALUE,
-    b"amqp:footer:map": _FOOTER,
-}
-_REPEATED = frozenset((_DATA, _SEQUENCE))
+_REPEATED = frozenset((DATA, SEQUENCE))
 _MAPS = {
-    _DELIVERY_ANNOTATIONS: "delivery annotations",
-    _ANNOTATIONS: "message annotations",
-    _APPLICATION: "application properties",
-    _FOOTER: "footer",
+    DELIVERY_ANNOTATIONS: "delivery annotations",
+    ANNOTATIONS: "message annotations",
+    APPLICATION: "application properties",
+    FOOTER: "footer",
 }
+_HEADER_HEAD = section(HEADER, b"")
 # A header that says "durable" and nothing else, known at a glance.
 _JUST_DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"
-
-
-def _descriptor(buf: bytes, pos: int) -> tuple[int, int]:
-    """The section's code at ``pos``, and where its value starts."""
-    try:
-        if buf[pos] == 0 and buf[pos + 1] == 0x53:
-            return buf[pos + 2], pos + 3
-        if buf[pos] == 0 and buf[pos + 1] == 0x80:
-            return int.from_bytes(buf[pos + 2 : pos + 10]), pos + 10
-        if buf[pos] == 0 and buf[pos + 1] == 0xA3:
-            end = pos + 3 + buf[pos + 2]
-            return _SECTION_NAMES.get(buf[pos + 3 : end], -1), end
-        if buf[pos] == 0 and buf[pos + 1] == 0xB3:
-            end = pos + 6 + int.from_bytes(buf[pos + 2 : pos + 6])
-            return _SECTION_NAMES.get(buf[pos + 6 : end], -1), end
-    except IndexError as error:
-        raise CodecError("the message ends in the middle of a section") from error
-    raise CodecError("a message's section has no descriptor")
-
-
-def sections(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Of each section, as they come, its code and where it, its value and its end are. Raises
-    CodecError where there is none. What is in them is not looked at."""
-    pos, size = 0, len(payload)
-    while pos < size:
-        code, start = _descriptor(payload, pos)
-        end = skip(payload, start)
-        yield code, pos, start, end
-        pos = end
 
 
 @dataclass(slots=True)
@@ -120,7 +85,7 @@ class Properties:
             if values[index] is not None:
                 values[index] = kind(values[index])  # the wire has but one type for these
         body = b"".join([NULL if value is None else encode(value) for value in values])
-        return b"\x00\x53\x73" + compound(0xC0, len(values), body)
+        return section(PROPERTIES, compound(0xC0, len(values), body))
 
 
 def _symbol(text: str) -> str:
@@ -197,16 +162,16 @@ class Message:
         if payload.startswith(_JUST_DURABLE):
             message.durable, pos = True, len(_JUST_DURABLE)
         while pos < size:
-            code, start = _descriptor(payload, pos)
-            if code >= _PROPERTIES:
+            code, start = descriptor(payload, pos)
+            if code >= PROPERTIES:
                 break
             end = skip(payload, start)
-            if code == _HEADER:
+            if code == HEADER:
                 message._read_header(payload, start)
-            elif code == _ANNOTATIONS:
+            elif code == ANNOTATIONS:
                 _check_map(payload, start, code)
                 message.annotations = payload[start:end]
-            elif code == _DELIVERY_ANNOTATIONS:
+            elif code == DELIVERY_ANNOTATIONS:
                 _check_map(payload, start, code)
                 message.delivery_annotations = payload[start:end]
             else:
@@ -218,7 +183,7 @@ class Message:
 
     def _take_late_annotations(self, payload: bytes, pos: int, start: int) -> int:
         """Some clients write the delivery annotations last; they are put where they belong."""
-        end = _check_map(payload, start, _DELIVERY_ANNOTATIONS)
+        end = _check_map(payload, start, DELIVERY_ANNOTATIONS)
         if self.delivery_annotations is not None:
             raise CodecError("a message has delivery annotations twice")
         self.delivery_annotations = payload[start:end]
@@ -239,16 +204,16 @@ class Message:
         """Read the properties and maps, and make sure that sections make up the rest, not noise."""
         last = 0
         while pos < size:
-            code, start = _descriptor(payload, pos)
-            if code == _DELIVERY_ANNOTATIONS:
+            code, start = descriptor(payload, pos)
+            if code == DELIVERY_ANNOTATIONS:
                 pos = self._take_late_annotations(payload, pos, start)
                 continue
-            if not _PROPERTIES <= code <= _FOOTER:
+            if not PROPERTIES <= code <= FOOTER:
                 raise CodecError(f"0x{code:02x} is not a section of a message's body")
             if code < last or (code == last and code not in _REPEATED):
                 raise CodecError(f"the section 0x{code:02x} of a message is out of order")
             last = code
-            if code == _PROPERTIES:
+            if code == PROPERTIES:
                 lone = _lone_id(payload, start)
                 if lone is not None:
                     self.properties, pos = lone
@@ -263,12 +228,12 @@ class Message:
     def check_annotations(self) -> None:
         """Raise unless both kinds can be read; `parse` has made sure of those that it found."""
         if self.delivery_annotations is not None:
-            _check_map(self.delivery_annotations, 0, _DELIVERY_ANNOTATIONS)
+            _check_map(self.delivery_annotations, 0, DELIVERY_ANNOTATIONS)
         if self.annotations is not None:
-            _check_map(self.annotations, 0, _ANNOTATIONS)
+            _check_map(self.annotations, 0, ANNOTATIONS)
 
     def annotation_map(self) -> dict[Any, Any]:
-        return _map_or_empty(self.annotations, _ANNOTATIONS)
+        return _map_or_empty(self.annotations, ANNOTATIONS)
 
 
 def _uint_or_none(value: Any, limit: int) -> int | None:
@@ -291,7 +256,7 @@ def _read_map(buf: bytes, pos: int, code: int) -> tuple[dict[Any, Any], int]:
         return {}, end
     if not isinstance(value, dict):
         raise CodecError(f"its {_MAPS[code]} are not a map")
-    if code == _APPLICATION and not all(isinstance(key, str) for key in value):
+    if code == APPLICATION and not all(isinstance(key, str) for key in value):
         raise CodecError("an application property's name is not a text")
     return value, end
 
@@ -312,42 +277,24 @@ def encode_header(
         + b"\x42"
         + encode_uint(delivery_count)
     )
-    return b"\x00\x53\x70" + compound(0xC0, 5, body)
-
-
-def encode_section(code: int, value: bytes) -> bytes:
-    """A section whose value is encoded already."""
-    return bytes((0x00, 0x53, code)) + value
+    return _HEADER_HEAD + compound(0xC0, 5, body)
 
 
 def encode_annotations(items: dict[Any, Any]) -> bytes:
-    return encode_section(_ANNOTATIONS, encode_map(items))
-
-
-def _application_span(bare: bytes) -> tuple[int, int, int]:
-    """Where the application properties' section starts, its map starts, and it ends."""
-    pos, size = 0, len(bare)
-    while pos < size:
-        code, start = _descriptor(bare, pos)
-        if code == _APPLICATION:
-            return pos, start, skip(bare, start)
-        if code > _APPLICATION:
-            break
-        pos = skip(bare, start)
-    return pos, pos, pos
+    return section(ANNOTATIONS, encode_map(items))
 
 
 def application_properties(bare: bytes) -> dict[str, Any]:
     """The application's properties with their AMQP types."""
-    _, start, end = _application_span(bare)
-    return _map_or_empty(bare[start:end] or None, _APPLICATION)
+    _, start, end = span(bare, APPLICATION)
+    return _map_or_empty(bare[start:end] or None, APPLICATION)
 
 
 def with_application_properties(bare: bytes, items: dict[str, Any]) -> bytes:
     """The same message with other application properties; the body's bytes are untouched."""
-    start, _, end = _application_span(bare)
-    section = b"\x00\x53\x74" + encode_map(items) if items else b""
-    return bare[:start] + section + bare[end:]
+    start, _, end = span(bare, APPLICATION)
+    written = section(APPLICATION, encode_map(items)) if items else b""
+    return bare[:start] + written + bare[end:]
 
 
 def legible(bare: bytes) -> tuple[bytes, bytes]:
@@ -356,11 +303,11 @@ def legible(bare: bytes) -> tuple[bytes, bytes]:
     If it is not the application's properties that cannot be read, all the bytes become its body.
     """
     try:
-        start, _, end = _application_span(bare)
+        start, _, end = span(bare, APPLICATION)
         rest = bare[:start] + bare[end:]
         Message.parse(rest)
     except CodecError:
-        return encode_section(_DATA, encode_binary(bare)), b""
+        return section(DATA, encode_binary(bare)), b""
     return rest, bare[start:end]
 
 
@@ -368,8 +315,8 @@ def typed_properties(bare: bytes) -> Properties:
     """The properties with their AMQP types, for those who write them again or echo an id."""
     if not bare:
         return Properties()
-    code, start = _descriptor(bare, 0)
-    if code != _PROPERTIES:
+    code, start = descriptor(bare, 0)
+    if code != PROPERTIES:
         return Properties()
     return _read_properties(decode_foreign(bare, start)[0])
 
@@ -378,35 +325,6 @@ def with_properties(bare: bytes, properties: Properties) -> bytes:
     """The same message with other properties; the body's bytes are untouched."""
     end = 0
     if bare:
-        code, start = _descriptor(bare, 0)
-        end = skip(bare, start) if code == _PROPERTIES else 0
+        code, start = descriptor(bare, 0)
+        end = skip(bare, start) if code == PROPERTIES else 0
     return properties.encoded() + bare[end:]
-
-
-def body_value(bare: bytes) -> Any:
-    """The one value of an amqp-value body, typed; what requests and replies are made of."""
-    pos, size = 0, len(bare)
-    while pos < size:
-        code, start = _descriptor(bare, pos)
-        if code == _VALUE:
-            return decode(bare, start)[0]
-        pos = skip(bare, start)
-    raise CodecError("the message has no value for its body")
-
-
-def batch_items(bare: bytes) -> list[bytes]:
-    """The messages of a batch: one encoded message a data section."""
-    items = []
-    pos, size = 0, len(bare)
-    while pos < size:
-        code, start = _descriptor(bare, pos)
-        end = skip(bare, start)
-        if code == _DATA:
-            if bare[start] == 0xA0:
-                items.append(bare[start + 2 : end])
-            elif bare[start] == 0xB0:
-                items.append(bare[start + 5 : end])
-            else:
-                raise CodecError("a data section is not binary")
-        pos = end
-    return items

@@ -7,19 +7,21 @@ import struct
 from dataclasses import replace
 from typing import Any
 
+from twinbus.amqp import sections
 from twinbus.amqp.message import Message, encode_annotations, encode_header
-from twinbus.amqp.types import Int, Symbol, Timestamp, compound, encode_symbol
-from twinbus.broker.namespace import SCHEDULED_TIME
+from twinbus.amqp.sections import section
+from twinbus.amqp.types import Int, Timestamp, compound, encode_symbol
 from twinbus.broker.queue import annotation_fault
 from twinbus.broker.store import SCHEDULED, Entry
 from twinbus.broker.stored import unpack_flags
 
 _pack_i64 = struct.Struct(">q").pack
-_SEQUENCE = encode_symbol("x-opt-sequence-number") + b"\x81"
-_ENQUEUED = encode_symbol("x-opt-enqueued-time") + b"\x83"
-_ORIGIN = encode_symbol("x-opt-enqueue-sequence-number") + b"\x81"
-_LOCKED_UNTIL = encode_symbol("x-opt-locked-until") + b"\x83"
-_ACTIVE_STATE = encode_symbol("x-opt-message-state") + b"\x54\x00"
+_ANNOTATIONS = section(sections.ANNOTATIONS, b"")
+_SEQUENCE = encode_symbol(sections.SEQUENCE_NUMBER) + b"\x81"
+_ENQUEUED = encode_symbol(sections.ENQUEUED) + b"\x83"
+_ORIGIN = encode_symbol(sections.ORIGIN) + b"\x81"
+_LOCKED_UNTIL = encode_symbol(sections.LOCKED_UNTIL) + b"\x83"
+_ACTIVE_STATE = encode_symbol(sections.STATE) + b"\x54\x00"
 MAX_HEADER_TTL_MS = 2**32 - 1
 _TICKS_AT_EPOCH = 621_355_968_000_000_000
 
@@ -62,29 +64,28 @@ def _plain_annotations(entry: Entry, locked_until_ms: int) -> bytes:
         + _ACTIVE_STATE
     )
     if locked_until_ms:
-        return b"\x00\x53\x72" + compound(
-            0xC1, 10, body + _LOCKED_UNTIL + _pack_i64(locked_until_ms)
-        )
-    return b"\x00\x53\x72" + compound(0xC1, 8, body)
+        body += _LOCKED_UNTIL + _pack_i64(locked_until_ms)
+        return _ANNOTATIONS + compound(0xC1, 10, body)
+    return _ANNOTATIONS + compound(0xC1, 8, body)
 
 
 def _annotations(entry: Entry, locked_until_ms: int) -> bytes:
     """The sender's own annotations with ours over them."""
     items: dict[Any, Any] = Message(annotations=entry.annotations).annotation_map()
-    items[Symbol("x-opt-sequence-number")] = entry.sequence
-    items[Symbol("x-opt-enqueued-time")] = Timestamp(entry.enqueued_ms)
-    items[Symbol("x-opt-enqueue-sequence-number")] = entry.origin_sequence or entry.sequence
-    items[Symbol("x-opt-message-state")] = Int(entry.state)
+    items[sections.SEQUENCE_NUMBER] = entry.sequence
+    items[sections.ENQUEUED] = Timestamp(entry.enqueued_ms)
+    items[sections.ORIGIN] = entry.origin_sequence or entry.sequence
+    items[sections.STATE] = Int(entry.state)
     if entry.state == SCHEDULED and entry.due_ms is not None:
-        items[Symbol(SCHEDULED_TIME)] = Timestamp(entry.due_ms)
+        items[sections.SCHEDULED] = Timestamp(entry.due_ms)
     if entry.dead_source is not None:
-        items[Symbol("x-opt-deadletter-source")] = entry.dead_source
+        items[sections.DEAD_SOURCE] = entry.dead_source
     if locked_until_ms:
-        items[Symbol("x-opt-locked-until")] = Timestamp(locked_until_ms)
+        items[sections.LOCKED_UNTIL] = Timestamp(locked_until_ms)
     ours = encode_annotations(items)
     if entry.delivery_annotations is None:
         return ours
-    return b"\x00\x53\x71" + entry.delivery_annotations + ours
+    return section(sections.DELIVERY_ANNOTATIONS, entry.delivery_annotations) + ours
 
 
 def ticks(ms: int) -> int:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from twinbus.amqp.batches import BATCH_FORMAT, messages_of
 from twinbus.amqp.connection import Connection, Phase
 from twinbus.amqp.incoming import (
     Closed,
@@ -29,12 +30,9 @@ from twinbus.amqp.incoming import (
     Settlement,
 )
 from twinbus.amqp.message import (
-    BATCH_FORMAT,
     Message,
     Properties,
     application_properties,
-    batch_items,
-    body_value,
     typed_properties,
 )
 from twinbus.amqp.performatives import (
@@ -46,6 +44,7 @@ from twinbus.amqp.performatives import (
     Released,
     Source,
 )
+from twinbus.amqp.sections import body_value
 from twinbus.amqp.session import RECEIVER, SENDER, Link, LinkState
 from twinbus.amqp.types import CodecError, Described, Symbol, encode
 from twinbus.auth.access_rules import Claim
@@ -528,15 +527,11 @@ def payloads_of(producer: Producer, event: Delivery) -> list[bytes]:
             f"The message for '{producer.path}' is over the limit of {MAX_MESSAGE_BYTES} bytes."
         )
     if event.message_format == BATCH_FORMAT:
-        return _batch(event.payload)
+        try:
+            return messages_of(event.payload)
+        except CodecError as error:
+            raise MessageError(f"The batch cannot be read: {error}") from error
     return [event.payload]
-
-
-def _batch(payload_: bytes) -> list[bytes]:
-    try:
-        return batch_items(Message.parse(payload_).bare)
-    except CodecError as error:
-        raise MessageError(f"The batch cannot be read: {error}") from error
 
 
 def _burial(error: Error | None, entry: Entry) -> Burial:

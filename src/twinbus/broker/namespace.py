@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
+from twinbus.amqp import sections
 from twinbus.amqp.incoming import Event
 from twinbus.amqp.message import Message, typed_properties, with_properties
 from twinbus.amqp.types import CodecError
@@ -55,7 +56,6 @@ Answer = Callable[[Any], None]
 Admitted = tuple[Entry, Message, bool]
 
 PING = "application/vnd.ms-servicebus-ping"
-SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 MAX_MESSAGE_BYTES = 262_144
 MAX_ID = 128
 LAST_MS = 253_402_300_799_999  # the end of the year 9999, where Service Bus's time ends
@@ -699,11 +699,11 @@ class Forwarder:
 
 def _due(message: Message, now_ms: int) -> int | None:
     """When the sender wants the message to appear, if that is yet to come."""
-    due_ms = message.annotation_map().get(SCHEDULED_TIME)
+    due_ms = message.annotation_map().get(sections.SCHEDULED)
     if not isinstance(due_ms, int) or due_ms <= now_ms:
         return None
     if due_ms > LAST_MS:
-        raise CodecError(f"{SCHEDULED_TIME} is later than the year 9999")
+        raise CodecError(f"{sections.SCHEDULED} is later than the year 9999")
     return int(due_ms)
 
 

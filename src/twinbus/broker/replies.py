@@ -12,6 +12,7 @@ from typing import Any
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.message import Properties, with_application_properties
 from twinbus.amqp.performatives import Error
+from twinbus.amqp.sections import VALUE, section
 from twinbus.amqp.session import SENDER, Link
 from twinbus.amqp.types import Int, encode
 from twinbus.broker.client_links import Context, RequestLink
@@ -33,7 +34,7 @@ class Replies:
         properties = Properties(correlation_id=request.message_id)
         values = {key: Int(value) if type(value) is int else value for key, value in values.items()}
         message = with_application_properties(properties.encoded(), values)
-        message += b"\x00\x53\x77" + encode(body)
+        message += section(VALUE, encode(body))
         candidates = self._listening(path)
         if not candidates:
             log.info("nobody listens for the answers of '%s'", path)

@@ -15,12 +15,12 @@ from twinbus.amqp.message import (
     with_application_properties,
     with_properties,
 )
-from twinbus.amqp.types import Symbol, Timestamp, encode_map
+from twinbus.amqp.sections import PARTITION_KEY
+from twinbus.amqp.types import Timestamp, encode_map
 from twinbus.broker.expressions import FilterError, MessageProperties, Value, as_utc
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_PARTITION_KEY = Symbol("x-opt-partition-key")
 _SYSTEM = {
     "messageid": "message_id",
     "correlationid": "correlation_id",
@@ -84,7 +84,7 @@ def read(message: Message) -> Facts:
     if message.ttl_ms is not None:
         system["timetolive"] = timedelta(milliseconds=message.ttl_ms)
     if message.annotations is not None:
-        key = message.annotation_map().get(_PARTITION_KEY)
+        key = message.annotation_map().get(PARTITION_KEY)
         if isinstance(key, str):
             system["partitionkey"] = key
     user = UserProperties(message.bare)
@@ -111,7 +111,7 @@ def rewrite(message: Message, before: Facts, after: MessageProperties) -> Change
     new = replace(message, bare=bare, properties=properties)
     if after.system.get("partitionkey") != before.properties.system.get("partitionkey"):
         items = message.annotation_map()
-        items[_PARTITION_KEY] = after.system.get("partitionkey")
+        items[PARTITION_KEY] = after.system.get("partitionkey")
         new.annotations = encode_map(items)
     return Changed(new, changed_ttl // _MS if isinstance(changed_ttl, timedelta) else None)
 

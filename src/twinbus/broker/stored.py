@@ -12,15 +12,16 @@ from dataclasses import replace
 from twinbus.amqp.message import (
     Message,
     application_properties,
-    encode_section,
     legible,
     with_application_properties,
 )
+from twinbus.amqp.sections import ANNOTATIONS, DELIVERY_ANNOTATIONS, section
 from twinbus.amqp.types import CodecError
 from twinbus.broker.queue import Burial, Changes
 from twinbus.broker.store import ACTIVE, Entry
 
 UNREADABLE_SECTIONS = "UnreadableSections"
+_RAW = (("delivery_annotations", DELIVERY_ANNOTATIONS), ("annotations", ANNOTATIONS))
 
 
 def message_of(entry: Entry) -> Message:
@@ -60,18 +61,18 @@ def dead_letter(burial: Burial, source: str) -> Entry:
 def _legible(entry: Entry, notes: Changes) -> tuple[Entry, Changes]:
     """The same message, fit to be read, and with its notes those sections that are not."""
     entry, lost = replace(entry), b""
-    for name, code in (("delivery_annotations", 0x71), ("annotations", 0x72)):
+    for name, code in _RAW:
         raw = getattr(entry, name)
         try:
             Message(**{name: raw}).check_annotations()
         except CodecError:
-            lost += encode_section(code, raw)
+            lost += section(code, raw)
             setattr(entry, name, None)
     try:
         Message.parse(entry.bare)
     except CodecError:
-        entry.bare, section = legible(entry.bare)
-        lost += section
+        entry.bare, unread = legible(entry.bare)
+        lost += unread
     return entry, {**notes, UNREADABLE_SECTIONS: lost} if lost else notes
 
 

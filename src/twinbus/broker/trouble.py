@@ -26,8 +26,9 @@ from starlette.responses import JSONResponse, Response
 
 from twinbus.amqp.incoming import Delivery, Event, LinkAttached, LinkFlow, Settlement
 from twinbus.amqp.message import Message
+from twinbus.amqp.sections import PARTITION_KEY
 from twinbus.amqp.session import RECEIVER
-from twinbus.amqp.types import CodecError, Symbol
+from twinbus.amqp.types import CodecError
 from twinbus.auth.access_rules import Claim
 from twinbus.broker.cbs import CBS
 from twinbus.broker.client_links import Context, Producer, Receiver, RequestLink, error_of, path_of
@@ -60,7 +61,6 @@ log = logging.getLogger("twinbus.broker")
 # What Azure charges a management operation; a message is 1.
 MANAGEMENT_COST = 10
 MAX_BODY = 65_536
-_PARTITION_KEY = Symbol("x-opt-partition-key")
 # For those who offer them to a user.
 _KINDS = [
     {"kind": kind.name, "per_entity": kind.per_entity, "what": kind.text} for kind in KINDS.values()
@@ -169,7 +169,7 @@ class Trouble:
             return ANY_FRAGMENT
         try:
             message = Message.parse(payloads[0])
-            key = message.annotation_map().get(_PARTITION_KEY)
+            key = message.annotation_map().get(PARTITION_KEY)
         except CodecError:
             return ANY_FRAGMENT  # it will be refused, for a reason of its own
         properties = message.properties

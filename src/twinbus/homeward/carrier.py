@@ -13,12 +13,13 @@ How messages travel is behind ``Post``; this module knows no sockets, no Spark a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from twinbus import envelope
+from twinbus.amqp.batches import in_transfers
 from twinbus.client_errors import EnvelopeError
 from twinbus.homeward.rounds import LEFT, Orders, Outcome, Tally
 
@@ -28,12 +29,6 @@ RENEW_AT: Final = 1 / 3
 PARTS_MS: Final = 600_000
 # What is sent at once must be settled within its locks.
 MOST_AT_ONCE: Final = 500
-# Service Bus takes so many messages in a batch.
-MOST_IN_TRANSFER: Final = 4_500
-
-# What a batch takes besides its messages, and what each takes besides itself; generous.
-BATCH_OVERHEAD: Final = 1024
-ITEM_OVERHEAD: Final = 8
 
 BAD_ENVELOPE: Final = "TwinbusEnvelope"
 EXPIRED: Final = "TTLExpiredException"
@@ -391,19 +386,6 @@ class Carrier:
         tally.lowest = min(tally.lowest, parcel.number)
         tally.highest = max(tally.highest, parcel.highest)
         tally.until_ms = max(tally.until_ms, parcel.locked_until_ms)
-
-
-def in_transfers(sizes: Sequence[int], limit: int, most: int = MOST_IN_TRANSFER) -> Iterator[slice]:
-    """Consecutive messages of these sizes, in slices that each fit into one transfer."""
-    start, size = 0, BATCH_OVERHEAD
-    for index, one in enumerate(sizes):
-        needed = one + ITEM_OVERHEAD
-        if index > start and (size + needed > limit or index - start >= most):
-            yield slice(start, index)
-            start, size = index, BATCH_OVERHEAD
-        size += needed
-    if start < len(sizes):
-        yield slice(start, len(sizes))
 
 
 def _parcel(rows: Sequence[Row], destination: str, message: bytes) -> Parcel:

@@ -7,28 +7,30 @@ of its type or is out of the range of what holds it, is None.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-from twinbus import envelope
-from twinbus.amqp.message import batch_items, body_value, sections
-from twinbus.amqp.types import CodecError, Symbol, Timestamp, decode
-from twinbus.client_errors import EnvelopeError
+from twinbus.amqp.sections import (
+    DELIVERY_COUNT,
+    ENQUEUED,
+    SEQUENCE_NUMBER,
+    TIME_TO_LIVE,
+    VALUE,
+    Sections,
+    body_value,
+    data_items,
+    walk,
+)
+from twinbus.amqp.types import CodecError, Symbol, Timestamp
 
-SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
-ENQUEUED = Symbol("x-opt-enqueued-time")
-LOCKED_UNTIL = Symbol("x-opt-locked-until")
-SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
-PARTITION_KEY = Symbol("x-opt-partition-key")
-_TIME_TO_LIVE, _DELIVERY_COUNT = 2, 4
-_VALUE = 0x77
 # The milliseconds that have a date, from the year 1 to the year 9999; AMQP's times go further.
 _FIRST_DATE, _LAST_DATE = -62_135_596_800_000, 253_402_300_799_999
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = 2**63
 
-K = TypeVar("K", list[Any], dict[Any, Any])
+R = TypeVar("R")
 
 
 class Received:
@@ -44,30 +46,21 @@ class Received:
         self.lock_token = None if lock_token is None else str(lock_token)
         self.message = message
         self.received_time = at_ms * 1000
-        try:
-            self._sections = envelope.split(message)
-        except EnvelopeError:
-            self._sections = {}
-        self._annotations = self._decoded(envelope.ANNOTATIONS, dict) or {}
+        self._sections = _read(lambda: Sections(message))
+        self._annotations = self._decoded(Sections.annotations) or {}
         # These two are asked for again and again, or not at all.
         self._application: tuple[dict[Any, Any] | None] | None = None
         self._fields: list[Any] | None = None
 
-    def _decoded(self, section: int, kind: type[K]) -> K | None:
+    def _decoded(self, section: Callable[[Sections], R]) -> R | None:
         """Empty if the message has no such section; None if it cannot be read."""
-        raw = self._sections.get(section)
-        if not raw:
-            return kind() if self._sections else None
-        try:
-            value = decode(raw, 0)[0]
-        except CodecError:
-            return None
-        return value if type(value) is kind else None
+        apart = self._sections
+        return None if apart is None else _read(lambda: section(apart))
 
     @property
     def application_properties(self) -> dict[Any, Any] | None:
         if self._application is None:
-            self._application = (self._decoded(envelope.APPLICATION, dict),)
+            self._application = (self._decoded(Sections.application),)
         return self._application[0]
 
     @property
@@ -77,14 +70,14 @@ class Received:
     @property
     def delivery_count(self) -> int | None:
         """How often it was handed out before."""
-        return _whole(self._header(_DELIVERY_COUNT, 0))
+        return _whole(self._header(DELIVERY_COUNT, 0))
 
     @property
     def time_to_live_ms(self) -> int | None:
-        return _whole(self._header(_TIME_TO_LIVE, None))
+        return _whole(self._header(TIME_TO_LIVE, None))
 
     def _header(self, field: int, default: int | None) -> Any:
-        fields = self._decoded(envelope.HEADER, list)
+        fields = self._decoded(Sections.header)
         if fields is None:
             return None
         found = fields[field] if len(fields) > field else None
@@ -93,7 +86,7 @@ class Received:
     def field(self, number: int) -> Any:
         """One of the message's properties, as it is."""
         if self._fields is None:
-            self._fields = self._decoded(envelope.PROPERTIES, list) or []
+            self._fields = self._decoded(Sections.fields) or []
         return self._fields[number] if len(self._fields) > number else None
 
     def text(self, number: int) -> str | None:
@@ -117,17 +110,7 @@ class Received:
     @property
     def body(self) -> bytes | None:
         """The data sections joined; a value of text or bytes as bytes; of another kind, as text."""
-        bare = self._sections.get(envelope.BODY)
-        if bare is None:
-            return None
-        try:
-            items = batch_items(bare)
-            if items:
-                return items[0] if len(items) == 1 else b"".join(items)
-            value = body_value(bare) if _has_value(bare) else b""
-        except CodecError:
-            return None
-        return value if isinstance(value, bytes) else (_text(value) or "").encode()
+        return self._decoded(_body)
 
 
 def enqueued_us(message: bytes) -> int | None:
@@ -135,8 +118,20 @@ def enqueued_us(message: bytes) -> int | None:
     return Received("", None, message, 0).time(ENQUEUED)
 
 
-def _has_value(bare: bytes) -> bool:
-    return any(code == _VALUE for code, _, _, _ in sections(bare))
+def _read(read: Callable[[], R]) -> R | None:
+    try:
+        return read()
+    except CodecError:
+        return None
+
+
+def _body(apart: Sections) -> bytes:
+    items = data_items(apart.body)
+    if items:
+        return items[0] if len(items) == 1 else b"".join(items)
+    has_value = any(code == VALUE for code, _, _, _ in walk(apart.body))
+    value = body_value(apart.body) if has_value else b""
+    return value if isinstance(value, bytes) else (_text(value) or "").encode()
 
 
 def _whole(value: Any) -> int | None:

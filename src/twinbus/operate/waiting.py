@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from twinbus import envelope
+from twinbus.amqp.sections import ENQUEUED
 from twinbus.auth.credentials import Secret
 from twinbus.client_errors import EnvelopeError
-from twinbus.homeward.received import ENQUEUED, Received
+from twinbus.homeward.received import Received
 from twinbus.operate.peek import DEAD_LETTERS, PAGE, peeked
 from twinbus.sdk.links import Links
 

@@ -36,14 +36,9 @@ from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransp
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from twinbus.amqp.batches import size_in_batch
 from twinbus.ledger import UNIT_BYTES
 
-# What a batch takes besides its messages, and what each message takes besides itself; generous.
-BATCH_OVERHEAD = 512
-ITEM_OVERHEAD = 8
-# What it is exactly for one of up to so many bytes, and for a longer one.
-_SHORT = 255
-_ITEM_COSTS = (5, ITEM_OVERHEAD)
 # Sizes that are counted, not encoded, may be wrong by this much.
 INEXACT = 2048
 
@@ -145,7 +140,7 @@ class OutgoingBatch:
     def check_fits(self, limit: int) -> None:
         """The SDK's own refusal of a list that is too long for one batch, by the SDK's own count: a
         batch that it filled to the brim is none."""
-        if sum(size + _ITEM_COSTS[size > _SHORT] for size in self._sizes) > limit:
+        if sum(map(size_in_batch, self._sizes)) > limit:
             raise MessageSizeExceededError(
                 message=f"ServiceBusMessageBatch has reached its size limit: {limit}"
             )

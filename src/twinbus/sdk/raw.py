@@ -38,8 +38,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from twinbus.amqp.types import Symbol, encode_list, encode_map
-from twinbus.envelope import identity_of
+from twinbus.amqp.batches import BATCH_FORMAT, batch_of
 
 # What opening a link, or one request, may take.
 OPEN_S: Final = 10.0
@@ -54,7 +53,6 @@ IDLE_S: Final = 40.0
 SETTLED_AT_ONCE: Final = 1000
 
 _TOO_LONG: Final = "Opening the link took too long."
-BATCH_FORMAT: Final = 0x80013700
 _TOKEN_SIZE: Final = 16
 
 
@@ -522,19 +520,6 @@ class RawSender(_RawHandler, ServiceBusSender):  # type: ignore[misc]  # the SDK
         self.ready()
         handler: Any = self._handler
         self._guarded(lambda: handler._send_message_impl(message, timeout=SEND_S))
-
-
-def batch_of(messages: Sequence[bytes]) -> bytes:
-    """Encoded messages as one batch; it has the first one's id, session and partition key, which
-    is how a broker that has partitions knows where to put it."""
-    message_id, group_id, key = identity_of(messages[0])
-    head = b""
-    if key is not None:
-        head += b"\x00\x53\x72" + encode_map({Symbol("x-opt-partition-key"): key})
-    fields = [message_id, *[None] * 9, group_id]
-    head += b"\x00\x53\x73" + encode_list(fields)
-    pack = struct.Struct(">I").pack
-    return head + b"".join(b"\x00\x53\x75\xb0" + pack(len(each)) + each for each in messages)
 
 
 def receiver(client: ServiceBusClient, queue: str, **kwargs: Any) -> RawReceiver:

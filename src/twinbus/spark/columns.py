@@ -13,14 +13,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from twinbus.amqp.sections import ENQUEUED, LOCKED_UNTIL, PARTITION_KEY, SCHEDULED
 from twinbus.amqp.types import Symbol
-from twinbus.homeward.received import (
-    ENQUEUED,
-    LOCKED_UNTIL,
-    PARTITION_KEY,
-    SCHEDULED,
-    Received,
-)
+from twinbus.homeward.received import Received
 
 _TIME = pa.timestamp("us", tz="UTC")
 _TEXTS = pa.map_(pa.string(), pa.string())

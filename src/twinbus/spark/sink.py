@@ -28,6 +28,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from twinbus.amqp.batches import in_transfers
+from twinbus.amqp.sections import (
+    ANNOTATIONS,
+    APPLICATION,
+    CONTENT_TYPE,
+    DATA,
+    GROUP_ID,
+    HEADER,
+    MESSAGE_ID,
+    PARTITION_KEY,
+    PROPERTIES,
+    SCHEDULED,
+    section,
+)
 from twinbus.amqp.types import (
     CodecError,
     Symbol,
@@ -41,20 +55,18 @@ from twinbus.auth.credentials import CONNECTION, ENVIRONMENT, PROVIDER, Secret, 
 from twinbus.client_errors import EnvelopeError
 from twinbus.envelope import checked, unstamped
 from twinbus.errors import TwinbusError
-from twinbus.homeward.carrier import in_transfers
 from twinbus.sdk.links import links
 
 SETTLE: Final = "settle"
 _PROPERTIES = {
-    "message_id": 0,
+    "message_id": MESSAGE_ID,
     "to": 2,
     "subject": 3,
     "reply_to": 4,
     "correlation_id": 5,
-    "content_type": 6,
-    "session_id": 10,
+    "content_type": CONTENT_TYPE,
+    "session_id": GROUP_ID,
 }
-_FIELDS = 11
 _SCHEDULED: Final = "scheduled_enqueue_time"
 _COLUMNS = frozenset(
     (
@@ -203,27 +215,27 @@ def _made(row: Mapping[str, Any]) -> bytes:
         body = body.encode()
     if not isinstance(body, bytes):
         raise SinkError(f"`body` is {type(body).__name__}; it must be binary or a string")
-    return b"".join((*_head(row), b"\x00\x53\x75", encode_binary(body)))
+    return b"".join((*_head(row), section(DATA, encode_binary(body))))
 
 
 def _head(row: Mapping[str, Any]) -> Iterator[bytes]:
     if row.get("time_to_live_ms") is not None:
-        yield b"\x00\x53\x70" + encode_list([None, None, UInt(row["time_to_live_ms"])])
+        yield section(HEADER, encode_list([None, None, UInt(row["time_to_live_ms"])]))
     annotations: dict[Any, Any] = {}
     if row.get("partition_key") is not None:
-        annotations[Symbol("x-opt-partition-key")] = str(row["partition_key"])
+        annotations[PARTITION_KEY] = str(row["partition_key"])
     scheduled_us = row.get(_SCHEDULED)
     if scheduled_us is not None:
-        annotations[Symbol("x-opt-scheduled-enqueue-time")] = Timestamp(scheduled_us // 1000)
+        annotations[SCHEDULED] = Timestamp(scheduled_us // 1000)
     if annotations:
-        yield b"\x00\x53\x72" + encode_map(annotations)
-    fields: list[Any] = [None] * _FIELDS
+        yield section(ANNOTATIONS, encode_map(annotations))
+    fields: list[Any] = [None] * (GROUP_ID + 1)
     for name, index in _PROPERTIES.items():
         fields[index] = row.get(name)
-    if fields[6] is not None:
-        fields[6] = Symbol(fields[6])
+    if fields[CONTENT_TYPE] is not None:
+        fields[CONTENT_TYPE] = Symbol(fields[CONTENT_TYPE])
     if any(value is not None for value in fields):
-        yield b"\x00\x53\x73" + encode_list(fields)
+        yield section(PROPERTIES, encode_list(fields))
     properties = dict(row.get("application_properties") or ())
     if properties:
-        yield b"\x00\x53\x74" + encode_map(properties)
+        yield section(APPLICATION, encode_map(properties))

@@ -12,9 +12,10 @@ from harness.brokers import BrokerProcess
 from tests.unit.pipeline.backlogs import ODD, UNREADABLE, plain
 
 from twinbus import envelope
+from twinbus.amqp.sections import Sections
 from twinbus.amqp.types import encode_list
 from twinbus.auth.credentials import Secret
-from twinbus.envelope import identity_of, queue_path
+from twinbus.envelope import id_of, queue_path
 from twinbus.operate.backlog import USUAL, find_queues, redrive
 from twinbus.operate.peek import DEAD_LETTERS, last_number
 from twinbus.operate.waiting import NO_DESTINATION, look, waiting_ids
@@ -60,7 +61,7 @@ def test_the_highest_number_is_found_and_of_an_empty_queue_it_is_none(
     assert last_number(line) == 0
     for count in (1, 3, 40):
         links.sender(secret, "numbers").send([plain(str(number)) for number in range(count)])
-        known = [envelope.split(each)[0x72] for each in line.peek(250)]
+        known = [Sections(each).raw(0x72) for each in line.peek(250)]
         assert last_number(line) == len(known), "numbers are given from one on, each once"
 
 
@@ -91,7 +92,7 @@ def test_redrive_beside_a_syphon_that_sets_all_aside_again_ends_and_counts_each_
         beside.join()
     assert (done["again"].sent, done["again"].stays) == (230, 0)
     found = [*line.peek(250), *links.receiver(secret, "again" + DEAD_LETTERS).peek(250)]
-    assert sorted(str(identity_of(each)[0]) for each in found) == sorted(map(str, range(230)))
+    assert sorted(str(id_of(each)) for each in found) == sorted(map(str, range(230)))
 
 
 def put_odd(links: Links, secret: Secret, queue: str) -> int:
@@ -130,6 +131,6 @@ def test_what_cannot_be_read_stays_among_the_dead_letters_and_keeps_nobody(
     assert line._settle(tokens, {"disposition-status": _text("suspended")}) == []
     done = redrive(secret, ["spoilt"], links)["spoilt"]
     assert done.sent + done.stays == took + 1
-    ids = [envelope.split(each).get(0x73) for each in line.peek(50)]
+    ids = [Sections(each).raw(0x73) for each in line.peek(50)]
     assert encode_list(["good"]) in ids
     assert len(links.receiver(secret, "spoilt" + DEAD_LETTERS).take(50)) == done.stays

@@ -82,7 +82,7 @@ def test_what_was_waited_is_deducted_and_what_has_expired_is_set_aside(
     namespaces.divert("aged", [plain(name, ttl_ms=ttl) for name, ttl in ages.items()])
     time.sleep(2.5)
     assert syphon_of(spark, namespaces, tmp_path, "remaining").drain()
-    home = {envelope.identity_of(each)[0]: each for each in namespaces.at_home("aged")}
+    home = {envelope.id_of(each): each for each in namespaces.at_home("aged")}
     assert set(home) == {"long", "forever"}
     assert envelope.time_to_live_of(home["forever"]) is None
     left_ms = envelope.time_to_live_of(home["long"])

@@ -22,7 +22,7 @@ from tests.unit.pipeline.backlogs import plain
 
 from twinbus.amqp.message import Message
 from twinbus.auth.credentials import Secret, client_of
-from twinbus.envelope import identity_of, unstamped
+from twinbus.envelope import id_of, unstamped
 from twinbus.lab.proxy import Proxy
 from twinbus.sdk import raw
 from twinbus.sdk.raw import RawReceiver, RawSender, receiver, sender
@@ -69,7 +69,7 @@ def lines(broker: BrokerProcess) -> Iterator[Lines]:
 
 
 def ids(messages: list[bytes]) -> list[str]:
-    return [str(identity_of(each)[0]) for each in messages]
+    return [str(id_of(each)) for each in messages]
 
 
 def names(count: int) -> list[bytes]:

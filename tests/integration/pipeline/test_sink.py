@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.unit.pipeline.backlogs import plain
 
 from twinbus.auth.credentials import Secret
-from twinbus.envelope import identity_of
+from twinbus.envelope import id_of
 from twinbus.sdk.links import Links
 from twinbus.spark.sink import UNREADABLE, BatchWriter, SinkError, SinkOptions
 from twinbus.spark.source import ServiceBusSource
@@ -125,7 +125,7 @@ def test_a_stream_is_a_bridge_that_settles_what_it_has_sent(
     )
     assert query.awaitTermination(120)
     found = links.receiver(secret, "to").peek(100)
-    assert [identity_of(each)[0] for each in found] == [str(number) for number in range(10)]
+    assert [id_of(each) for each in found] == [str(number) for number in range(10)]
     assert links.receiver(secret, "from").peek(100) == []
     links.close()
 

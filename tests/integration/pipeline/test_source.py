@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.unit.pipeline.backlogs import ODD, STRANGE, UNREADABLE, otherwise, plain
 
 from twinbus.auth.credentials import Secret
-from twinbus.envelope import identity_of
+from twinbus.envelope import id_of
 from twinbus.sdk.links import Links
 from twinbus.spark.columns import COLUMNS
 from twinbus.spark.source import ServiceBusSource
@@ -46,7 +46,7 @@ def send(links: Links, broker: BrokerProcess, queue: str, *ids: str) -> None:
 
 def left(links: Links, broker: BrokerProcess, queue: str) -> list[str]:
     line = links.receiver(Secret(broker.connection_string), queue)
-    return [str(identity_of(each)[0]) for each in line.peek(100)]
+    return [str(id_of(each)) for each in line.peek(100)]
 
 
 def read(session: SparkSession, broker: BrokerProcess, queues: str, **options: str) -> DataFrame:

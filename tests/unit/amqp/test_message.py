@@ -12,14 +12,13 @@ from twinbus.amqp.message import (
     Message,
     Properties,
     application_properties,
-    batch_items,
-    body_value,
     encode_annotations,
     encode_header,
     typed_properties,
     with_application_properties,
     with_properties,
 )
+from twinbus.amqp.sections import body_value, data_items
 from twinbus.amqp.types import (
     Char,
     CodecError,
@@ -253,8 +252,8 @@ def test_application_properties_added_to_others_leave_those_as_they_were() -> No
 def test_a_batch_is_one_message_a_data_section() -> None:
     inner = [PROPERTIES + data(b"one"), data(b"two" * 100), data(b"")]
     envelope = PROPERTIES + b"".join(map(data, inner)) + wide_data(inner[0])
-    assert batch_items(envelope) == [*inner, inner[0]]
-    assert batch_items(b"") == []
+    assert data_items(envelope) == [*inner, inner[0]]
+    assert data_items(b"") == []
 
 
 @pytest.mark.parametrize(
@@ -262,7 +261,7 @@ def test_a_batch_is_one_message_a_data_section() -> None:
 )
 def test_a_batch_that_is_none_is_a_codec_error(raw: bytes) -> None:
     with pytest.raises(CodecError):
-        batch_items(raw)
+        data_items(raw)
 
 
 def test_the_value_of_a_body_is_read_with_its_type() -> None:
@@ -379,7 +378,7 @@ def every_reader(raw: bytes) -> None:
         lambda: typed_properties(raw),
         lambda: with_properties(raw, Properties()),
         lambda: body_value(raw),
-        lambda: batch_items(raw),
+        lambda: data_items(raw),
     ):
         try:
             read()

@@ -16,7 +16,8 @@ from harness.raw import kilobyte_message
 from tests.years import NOW_MS, Taker, Years
 
 from twinbus.amqp.message import Properties, encode_annotations
-from twinbus.amqp.types import Symbol, Timestamp
+from twinbus.amqp.sections import SCHEDULED
+from twinbus.amqp.types import Timestamp
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.inspection import (
     COPY,
@@ -28,12 +29,11 @@ from twinbus.broker.inspection import (
     repair,
     stores,
 )
-from twinbus.broker.namespace import SCHEDULED_TIME
 from twinbus.broker.queue import Burial
 from twinbus.broker.rules import Rule, SqlFilter
 from twinbus.broker.store import FORMAT, held
 
-LATER = encode_annotations({Symbol(SCHEDULED_TIME): Timestamp(NOW_MS + 600_000)})
+LATER = encode_annotations({SCHEDULED: Timestamp(NOW_MS + 600_000)})
 
 
 def in_session(session: str) -> bytes:

@@ -18,10 +18,10 @@ import httpx
 import pytest
 from harness.raw import sas_token
 
+from twinbus.amqp.batches import BATCH_FORMAT
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.incoming import Confirmation, Delivery, Event, LinkDetached, Settlement
 from twinbus.amqp.message import (
-    BATCH_FORMAT,
     Message,
     Properties,
     application_properties,

@@ -15,7 +15,8 @@ from azure.servicebus._pyamqp.message import BatchMessage
 
 from twinbus import SendAvailabilityPairedNamespaceOptions
 from twinbus.aio import MessagingFactory, NamespaceManager
-from twinbus.amqp.message import Message, batch_items
+from twinbus.amqp.message import Message
+from twinbus.amqp.sections import data_items
 from twinbus.paired.aio import factory as factory_module
 from twinbus.paired.aio import link
 
@@ -60,7 +61,7 @@ async def make_pair(
         raw = message._message
         items = [raw] if not isinstance(raw, list) else [BatchMessage(*raw)]
         encoded = bytes(encode_payload(bytearray(), items[0]))
-        each = batch_items(encoded) if isinstance(raw, list) else [encoded]
+        each = data_items(encoded) if isinstance(raw, list) else [encoded]
         wire.transfers.append((host, sender.entity_name, len(each)))
         wire.sent += [(host, sender.entity_name, Message.parse(bytes(one))) for one in each]
 

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from twinbus import envelope
 from twinbus.amqp.types import Symbol, UInt, encode, encode_list, encode_map
 from twinbus.client_errors import EnvelopeError
-from twinbus.envelope import identity_of
+from twinbus.envelope import id_of
 from twinbus.homeward.carrier import Carrier, Row
 from twinbus.homeward.received import Received
 from twinbus.homeward.rounds import Destinations, Tally
@@ -110,7 +110,7 @@ class Backlog:
         return self.limits
 
     def send(self, destination: str, messages: Sequence[bytes]) -> None:
-        ids = [str(identity_of(message)[0]) for message in messages]
+        ids = [str(id_of(message)) for message in messages]
         self.on_send(destination, ids)
         self.transfers.append(len(ids))
         self.home.setdefault(destination, []).extend(ids)
@@ -170,9 +170,9 @@ class Backlog:
 
 def _id(message: bytes) -> str:
     try:
-        return str(identity_of(envelope.unwrap(message)[1])[0])
+        return str(id_of(envelope.unwrap(message)[1]))
     except EnvelopeError:
-        return str(identity_of(message)[0])
+        return str(id_of(message))
 
 
 def run_round(

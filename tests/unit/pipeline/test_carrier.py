@@ -26,6 +26,7 @@ from tests.unit.pipeline.backlogs import (
 from tests.unit.test_envelope import damaged
 
 from twinbus import envelope
+from twinbus.amqp.batches import BATCH_OVERHEAD, batch_of, in_transfers
 from twinbus.amqp.types import encode_list
 from twinbus.homeward.carrier import (
     MOST_AT_ONCE,
@@ -35,10 +36,8 @@ from twinbus.homeward.carrier import (
     Carrier,
     RefusedError,
     UnavailableError,
-    in_transfers,
 )
 from twinbus.homeward.rounds import Destinations, Hold, Orders, Outcome, Tally
-from twinbus.sdk.raw import batch_of
 
 Q = "contoso/x-servicebus-transfer/0"
 
@@ -433,13 +432,13 @@ def test_a_transfer_is_as_large_as_the_destination_takes_and_never_larger() -> N
     assert list(in_transfers([10**9], 100)) == [slice(0, 1)]
 
 
-@given(st.lists(st.integers(0, 3000), max_size=50), st.integers(1024, 8000))
+@given(st.lists(st.integers(0, 3000), max_size=50), st.integers(BATCH_OVERHEAD, 8000))
 def test_transfers_have_every_message_once_and_in_order(sizes: list[int], limit: int) -> None:
     slices = list(in_transfers(sizes, limit))
     assert [size for each in slices for size in sizes[each]] == sizes
     for each in slices:
         inside = sizes[each]
-        assert len(inside) == 1 or sum(inside) + 8 * len(inside) + 1024 <= limit
+        assert len(inside) == 1 or sum(inside) + 8 * len(inside) + BATCH_OVERHEAD <= limit
 
 
 def test_no_more_is_sent_at_once_than_can_be_settled_within_its_locks() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.unit.test_envelope import damaged
 
+from twinbus.amqp.sections import SCHEDULED
 from twinbus.envelope import checked, time_to_live_of
-from twinbus.homeward.received import SCHEDULED, Received
+from twinbus.homeward.received import Received
 from twinbus.spark.sink import SinkError, encoded, rows_of
 
 LAST_OF_SPARK = 2**63 - 1

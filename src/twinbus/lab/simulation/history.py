@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from twinbus import envelope
 from twinbus.amqp.message import Message, application_properties
 from twinbus.broker.store import Entry
-from twinbus.envelope import identity_of
 from twinbus.lab.simulation.clock import START_MS, Clock
 from twinbus.lab.simulation.letter import Letter, id_of
 from twinbus.lab.simulation.node import Delivery, Node
@@ -58,11 +57,11 @@ class History:
 
     def diverted(self, letter: Letter, parts: list[bytes]) -> None:
         for part in parts:
-            self.places[str(identity_of(part)[0])] = Place(letter, len(parts) == 1)
+            self.places[str(envelope.id_of(part))] = Place(letter, len(parts) == 1)
 
     def arrived(self, queue: str, messages: list[bytes], numbers: list[int]) -> None:
         for message, number in zip(messages, numbers, strict=True):
-            place = self.places[str(identity_of(message)[0])]
+            place = self.places[str(envelope.id_of(message))]
             letter = place.letter
             self.tell(queue, f"has {letter.id} for {letter.entity} as {number}")
             if place.is_whole:
@@ -80,7 +79,7 @@ class History:
             self.breaches.append(f"{entity} was restored by a ping that it never took")
 
     def came_home(self, destination: str, messages: Sequence[bytes]) -> None:
-        ids = [str(identity_of(message)[0]) for message in messages]
+        ids = [str(envelope.id_of(message)) for message in messages]
         self.tell(destination, f"has {', '.join(ids)} from the backlog")
         self.homecomings += [(destination, id_) for id_ in ids]
 

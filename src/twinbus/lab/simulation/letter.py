@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twinbus import envelope
 from twinbus.amqp.message import (
     Message,
     Properties,
@@ -12,12 +11,9 @@ from twinbus.amqp.message import (
     encode_annotations,
     encode_header,
 )
+from twinbus.amqp.sections import APPLICATION, DATA, SCHEDULED, Sections, section
 from twinbus.amqp.types import Symbol, Timestamp, encode_binary, encode_map
 from twinbus.lab.simulation.node import Delivery
-
-_DATA = b"\x00\x53\x75"
-_APPLICATION = b"\x00\x53\x74"
-_SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +32,10 @@ class Letter:
     def encoded(self) -> bytes:
         head = b"" if self.ttl_ms is None else encode_header(False, None, self.ttl_ms, 0)
         if self.due_ms is not None:
-            head += encode_annotations({_SCHEDULED: Timestamp(self.due_ms)})
+            head += encode_annotations({SCHEDULED: Timestamp(self.due_ms)})
         properties = Properties(message_id=self.id, group_id=self.session).encoded()
-        colour = _APPLICATION + encode_map({"colour": self.colour})
-        return head + properties + colour + _DATA + encode_binary(self.body)
+        colour = section(APPLICATION, encode_map({"colour": self.colour}))
+        return head + properties + colour + section(DATA, encode_binary(self.body))
 
     def differs(self, delivery: Delivery, *, deducts: bool) -> str | None:
         """What is not as it was sent. A syphon that deducts leaves less time to live."""
@@ -52,7 +48,7 @@ class Letter:
             return f"its time to live is {ttl_ms}, not {self.ttl_ms}"
         if application_properties(delivery.bare) != {"colour": self.colour}:
             return f"its properties are {application_properties(delivery.bare)}"
-        if envelope.split(delivery.bare)[envelope.BODY] != _DATA + encode_binary(self.body):
+        if Sections(delivery.bare).body != section(DATA, encode_binary(self.body)):
             return "its body is another"
         if self.due_ms is not None and delivery.enqueued_ms < self.due_ms:
             return f"it came {self.due_ms - delivery.enqueued_ms} ms before its time"
@@ -70,4 +66,8 @@ def ping(message_id: str) -> bytes:
         group_id=message_id,
         content_type=Symbol("application/vnd.ms-servicebus-ping"),
     )
-    return encode_header(False, None, 1_000, 0) + properties.encoded() + _DATA + encode_binary(b"")
+    return (
+        encode_header(False, None, 1_000, 0)
+        + properties.encoded()
+        + section(DATA, encode_binary(b""))
+    )

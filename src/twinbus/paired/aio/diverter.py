@@ -10,13 +10,14 @@ from typing import Any
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus import envelope
+from twinbus.amqp.batches import BATCH_OVERHEAD, ITEM_OVERHEAD
 from twinbus.client_errors import BacklogError, EnvelopeError
 from twinbus.failover.rotation import Rotation
 from twinbus.paired.aio.link import CongestedError, SharedSender, plain_sender
 from twinbus.paired.aio.world import Crew
 from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
-from twinbus.paired.outgoing import BATCH_OVERHEAD, ITEM_OVERHEAD, OutgoingBatch
+from twinbus.paired.outgoing import OutgoingBatch
 from twinbus.paired.telemetry import Announcer, Traced
 
 # One queue that does not answer must not use up the time that another could have answered in.

@@ -16,12 +16,11 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
+from twinbus.amqp.batches import BATCH_OVERHEAD, ITEM_OVERHEAD
 from twinbus.classifier import Verdict, classify
 from twinbus.client_errors import BacklogError, FactoryFaultedError
 from twinbus.paired.aio.world import Crew, Promise, sleep
 from twinbus.paired.outgoing import (
-    BATCH_OVERHEAD,
-    ITEM_OVERHEAD,
     Outgoing,
     OutgoingBatch,
     batch_of,

@@ -11,13 +11,14 @@ from typing import Any
 from azure.servicebus import ServiceBusClient
 
 from twinbus import envelope
+from twinbus.amqp.batches import BATCH_OVERHEAD, ITEM_OVERHEAD
 from twinbus.client_errors import BacklogError, EnvelopeError
 from twinbus.failover.rotation import Rotation
 from twinbus.paired.blocking.link_blocking import CongestedError, SharedSender, plain_sender
 from twinbus.paired.blocking.world_blocking import Crew
 from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
-from twinbus.paired.outgoing import BATCH_OVERHEAD, ITEM_OVERHEAD, OutgoingBatch
+from twinbus.paired.outgoing import OutgoingBatch
 from twinbus.paired.telemetry import Announcer, Traced
 
 # One queue that does not answer must not use up the time that another could have answered in.

@@ -1,0 +1,202 @@
+"""A message's sections: where they are, what is in them, and how they are put together again.
+
+    header | delivery-annotations | message-annotations | properties | application-properties
+           | data, or sequence, or value | footer
+
+Nothing here looks further into a section than it is asked to. ``Sections`` is a message taken apart
+once, for all that ask something of it afterwards; ``message`` is what a broker makes of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from twinbus.amqp.types import CodecError, Symbol, decode, decode_foreign, encode, skip
+
+HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS = 0x70, 0x71, 0x72
+PROPERTIES, APPLICATION, DATA, SEQUENCE, VALUE, FOOTER = 0x73, 0x74, 0x75, 0x76, 0x77, 0x78
+# In ``Sections``, under the code of the first: all from the body on, descriptors included.
+BODY = DATA
+
+# The fields of a header and of the properties that somebody asks for by their number.
+DURABLE, PRIORITY, TIME_TO_LIVE, FIRST_ACQUIRER, DELIVERY_COUNT = range(5)
+MESSAGE_ID, CONTENT_TYPE, EXPIRY, GROUP_ID, FIELDS = 0, 6, 8, 10, 13
+
+# What senders and brokers write into the message annotations.
+SEQUENCE_NUMBER = Symbol("x-opt-sequence-number")
+ENQUEUED = Symbol("x-opt-enqueued-time")
+LOCKED_UNTIL = Symbol("x-opt-locked-until")
+ORIGIN = Symbol("x-opt-enqueue-sequence-number")
+STATE = Symbol("x-opt-message-state")
+DEAD_SOURCE = Symbol("x-opt-deadletter-source")
+SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
+PARTITION_KEY = Symbol("x-opt-partition-key")
+
+_NAMES = {
+    b"amqp:header:list": HEADER,
+    b"amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    b"amqp:message-annotations:map": ANNOTATIONS,
+    b"amqp:properties:list": PROPERTIES,
+    b"amqp:application-properties:map": APPLICATION,
+    b"amqp:data:binary": DATA,
+    b"amqp:amqp-sequence:list": SEQUENCE,
+    b"amqp:amqp-value:*": VALUE,
+    b"amqp:footer:map": FOOTER,
+}
+
+K = TypeVar("K", list[Any], dict[Any, Any])
+
+
+def descriptor(buf: bytes, pos: int) -> tuple[int, int]:
+    """The section's code at ``pos``, and where its value starts."""
+    try:
+        if buf[pos] == 0 and buf[pos + 1] == 0x53:
+            return buf[pos + 2], pos + 3
+        if buf[pos] == 0 and buf[pos + 1] == 0x80:
+            return int.from_bytes(buf[pos + 2 : pos + 10]), pos + 10
+        if buf[pos] == 0 and buf[pos + 1] == 0xA3:
+            end = pos + 3 + buf[pos + 2]
+            return _NAMES.get(buf[pos + 3 : end], -1), end
+        if buf[pos] == 0 and buf[pos + 1] == 0xB3:
+            end = pos + 6 + int.from_bytes(buf[pos + 2 : pos + 6])
+            return _NAMES.get(buf[pos + 6 : end], -1), end
+    except IndexError as error:
+        raise CodecError("the message ends in the middle of a section") from error
+    raise CodecError("a message's section has no descriptor")
+
+
+def walk(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Of each section, as they come, its code and where it, its value and its end are. Raises
+    CodecError where there is none. What is in them is not looked at."""
+    pos, size = 0, len(payload)
+    while pos < size:
+        code, start = descriptor(payload, pos)
+        end = skip(payload, start)
+        yield code, pos, start, end
+        pos = end
+
+
+def section(code: int, value: bytes) -> bytes:
+    """A section whose value is encoded already."""
+    return b"\x00\x53" + bytes((code,)) + value
+
+
+def span(bare: bytes, wanted: int) -> tuple[int, int, int]:
+    """Where a section starts, its value starts, and it ends; all one, where it would be, if there
+    is none."""
+    pos, size = 0, len(bare)
+    while pos < size:
+        code, start = descriptor(bare, pos)
+        if code == wanted:
+            return pos, start, skip(bare, start)
+        if code > wanted:
+            break
+        pos = skip(bare, start)
+    return pos, pos, pos
+
+
+def data_items(bare: bytes) -> list[bytes]:
+    """What is in the data sections."""
+    return [binary(bare, start, end) for code, _, start, end in walk(bare) if code == DATA]
+
+
+def binary(buf: bytes, start: int, end: int) -> bytes:
+    """The bytes in the value of a data section."""
+    if buf[start] == 0xA0:
+        return buf[start + 2 : end]
+    if buf[start] == 0xB0:
+        return buf[start + 5 : end]
+    raise CodecError("a data section is not binary")
+
+
+def body_value(bare: bytes) -> Any:
+    """The one value of an amqp-value body, typed; what requests and replies are made of."""
+    for code, _, start, _ in walk(bare):
+        if code == VALUE:
+            return decode(bare, start)[0]
+    raise CodecError("the message has no value for its body")
+
+
+class Sections:
+    """A message taken apart, its head by section and its body whole. Raises CodecError where the
+    bytes are no sections, or one of the head is there twice.
+
+    The SDK writes delivery annotations last; they are put where AMQP wants them.
+    """
+
+    __slots__ = ("_raw", "_read")
+
+    def __init__(self, message: bytes) -> None:
+        self._raw: dict[int, bytes] = {}
+        self._read: dict[int, Any] = {}
+        bodies: list[bytes] = []
+        try:
+            for code, pos, start, end in walk(message):
+                if BODY <= code <= FOOTER:
+                    bodies.append(message[pos:end])
+                elif HEADER <= code < BODY and code not in self._raw:
+                    self._raw[code] = message[start:end]
+                else:
+                    raise CodecError(f"the section {code:#x} does not belong there, or comes twice")
+        except CodecError as error:
+            raise CodecError(f"the bytes are not an encoded message: {error}") from error
+        self._raw[BODY] = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+
+    def copy(self) -> Sections:
+        """Another that can be changed."""
+        made = Sections.__new__(Sections)
+        made._raw, made._read = self._raw.copy(), self._read.copy()
+        return made
+
+    @property
+    def body(self) -> bytes:
+        return self._raw[BODY]
+
+    def raw(self, code: int) -> bytes:
+        """A section's value, encoded; nothing if there is no such section."""
+        return self._raw.get(code, b"")
+
+    def header(self) -> list[Any]:
+        return self._decoded(HEADER, list).copy()
+
+    def annotations(self) -> dict[Any, Any]:
+        return self._decoded(ANNOTATIONS, dict).copy()
+
+    def application(self) -> dict[Any, Any]:
+        return self._decoded(APPLICATION, dict).copy()
+
+    def fields(self) -> list[Any]:
+        """The properties, all thirteen of them."""
+        fields = self._decoded(PROPERTIES, list)
+        return fields + [None] * (FIELDS - len(fields))
+
+    def _decoded(self, code: int, kind: type[K]) -> K:
+        if code not in self._read:
+            raw = self._raw.get(code)
+            try:
+                value = decode_foreign(raw, 0)[0] if raw else None
+            except CodecError as error:
+                raise CodecError(f"a section of the message is damaged: {error}") from error
+            if value is None:
+                value = kind()
+            elif type(value) is not kind:
+                name = type(value).__name__
+                raise CodecError(f"a section of the message is {name}, of all things")
+            self._read[code] = value
+        found: K = self._read[code]
+        return found
+
+    def put(self, code: int, value: list[Any] | dict[Any, Any]) -> None:
+        """Another value for a section of the head; an empty one is none."""
+        try:
+            self._raw[code] = encode(value) if value else b""
+        except CodecError as error:
+            raise CodecError(f"a section cannot be written again: {error}") from error
+        self._read[code] = value
+
+    def joined(self) -> bytes:
+        """The message."""
+        raw = self._raw
+        head = [section(code, raw[code]) for code in range(HEADER, BODY) if raw.get(code)]
+        return b"".join((*head, raw[BODY]))
