@@ -76,8 +76,6 @@ STILL_DOUBLE = {
 STILL_LONG: set[str] = {
     "amqp/session.py",
     "amqp/types.py",
-    "broker/dialect.py",
-    "broker/entities.py",
     "broker/inspection.py",
     "broker/namespace.py",
     "broker/queue.py",
@@ -91,7 +89,7 @@ STILL_LONG: set[str] = {
     "commands/syphon.py: redrive",
     "commands/syphon.py: syphon",
 }
-STILL_SQL = {"broker/entities.py", "broker/namespace.py", "broker/sessions.py"}
+STILL_SQL = {"broker/directory.py", "broker/namespace.py", "broker/sessions.py"}
 STORE = {"aside", "bodies", "inspection", "store"}
 
 

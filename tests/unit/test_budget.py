@@ -16,6 +16,7 @@ from twinbus.amqp.connection import Connection
 from twinbus.amqp.message import Properties, with_application_properties
 from twinbus.amqp.session import RECEIVER, SENDER
 from twinbus.amqp.types import encode
+from twinbus.broker.refusals import RequestError
 from twinbus.budget import KINDS, MAX_ANSWERS_OF_LINK, Budget
 from twinbus.serving.http import body_of
 
@@ -95,7 +96,7 @@ def test_answers_are_counted_until_they_are_read_or_nobody_waits(
     elif ending == "drop":
         for link, context in talk.broker.links:
             if getattr(context, "waiting", None):
-                talk.broker._forget(link)
+                talk.broker.drop(link, RequestError("it is over"))
     elif ending == "end":
         talk.session.end()
     else:

@@ -49,7 +49,7 @@ from twinbus.broker.descriptions import (
     TopicDescription,
     check_name,
 )
-from twinbus.broker.entities import Entity
+from twinbus.broker.entity import Entity
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
 from twinbus.broker.refusals import (

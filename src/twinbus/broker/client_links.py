@@ -12,7 +12,7 @@ from twinbus.amqp.performatives import Error, Source
 from twinbus.amqp.session import Link, LinkState
 from twinbus.amqp.types import Described, Symbol
 from twinbus.broker.delivery import payload
-from twinbus.broker.entities import Entity
+from twinbus.broker.entity import Entity
 from twinbus.broker.queue import Queue
 from twinbus.broker.refusals import RefusalError, RequestError
 from twinbus.broker.sessions import Session, SessionQueue, Waiter

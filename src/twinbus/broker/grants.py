@@ -8,7 +8,7 @@ from typing import Any
 
 from twinbus.auth.access_rules import Claim
 from twinbus.auth.tokens import AccessError, Grant, Token, resource_path, verify
-from twinbus.broker.entities import Directory
+from twinbus.broker.directory import Directory
 from twinbus.broker.refusals import UnauthorizedError
 from twinbus.budget import Budget
 

@@ -33,13 +33,7 @@ from twinbus.amqp.message import Message
 from twinbus.amqp.types import CodecError
 from twinbus.broker import aside, bodies
 from twinbus.broker.descriptions import from_json
-from twinbus.broker.entities import (
-    DEAD_LETTERS,
-    KINDS,
-    NUMBERS,
-    SUBSCRIPTIONS,
-    TRANSFER_DEAD_LETTERS,
-)
+from twinbus.broker.entity import DEAD_LETTERS, KINDS, NUMBERS, SUBSCRIPTIONS, TRANSFER_DEAD_LETTERS
 from twinbus.broker.refusals import FormatError, StoreError
 from twinbus.broker.rules import from_json as rule_from_json
 from twinbus.broker.store import SCHEMA, SEQUENCE_BITS, bring_up_to_date, check_format, held
@@ -265,7 +259,7 @@ def _find_descriptions(look: Look) -> Iterator[Finding]:
 
 
 def _find_numbers(look: Look) -> Iterator[Finding]:
-    """An entity has three numbers, its own and those of its two side queues; see `entities`."""
+    """An entity has three numbers, its own and those of its two side queues; see `entity`."""
     for number, path, kind, owner in look.ask(
         "SELECT entity.id, entity.path, entity.kind, place.path FROM entity "
         "LEFT JOIN place ON place.id = entity.id WHERE place.id IS NULL "

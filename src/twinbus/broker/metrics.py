@@ -15,7 +15,7 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from twinbus.broker.entities import Entity
+from twinbus.broker.entity import Entity
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Queue, Tally
 from twinbus.exposition import MEDIA_TYPE, as_page, metric

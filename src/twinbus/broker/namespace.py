@@ -28,7 +28,8 @@ from twinbus.amqp.types import CodecError
 from twinbus.auth.access_rules import AccessRule, Claim
 from twinbus.broker.aside import LOST
 from twinbus.broker.descriptions import FOREVER, Description
-from twinbus.broker.entities import Directory, Entity
+from twinbus.broker.directory import Directory
+from twinbus.broker.entity import Entity
 from twinbus.broker.queue import Burial, Done, Queue, unreadable
 from twinbus.broker.refusals import (
     EntityDisabledError,

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from twinbus.amqp.types import Symbol
-from twinbus.broker.entities import Entity
+from twinbus.broker.entity import Entity
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done, Queue
 from twinbus.broker.refusals import (

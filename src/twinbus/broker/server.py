@@ -18,7 +18,7 @@ from twinbus.auth.access_rules import ROOT_RULE, new_key, root_rule
 from twinbus.broker.admin import Page, admin_app
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
 from twinbus.broker.descriptions import QueueDescription
-from twinbus.broker.entities import Directory
+from twinbus.broker.directory import Directory
 from twinbus.broker.host import Host, SteadyClock
 from twinbus.broker.metrics import metrics_page
 from twinbus.broker.namespace import Namespace

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from twinbus.amqp.types import Described, Int, Timestamp, ULong
-from twinbus.broker.entities import MAX_RULES
+from twinbus.broker.directory import MAX_RULES
 from twinbus.broker.refusals import (
     ArgumentError,
     MessageError,

@@ -25,7 +25,7 @@ from twinbus.amqp.message import (
 from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, encode
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from twinbus.broker.entities import Entity
+from twinbus.broker.entity import Entity
 from twinbus.broker.inspection import inspect
 from twinbus.broker.management import OPERATIONS
 from twinbus.broker.queue import UNREADABLE, Burial, Queue

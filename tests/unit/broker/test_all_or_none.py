@@ -16,7 +16,7 @@ from tests.unit.broker.test_queue import Answer, message
 from twinbus.amqp.types import ULong, encode
 from twinbus.broker import namespace as namespace_module
 from twinbus.broker.descriptions import QueueDescription, Status, TopicDescription
-from twinbus.broker.entities import Entity
+from twinbus.broker.entity import Entity
 from twinbus.broker.management import OPERATIONS
 from twinbus.broker.refusals import RefusalError, StoreError
 from twinbus.broker.requests import Request

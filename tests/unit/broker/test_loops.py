@@ -15,7 +15,7 @@ import pytest
 from tests.unit.broker.test_queue import LOCK_MS, Answer, Rig, Taker, message
 
 from twinbus.broker.descriptions import QueueDescription
-from twinbus.broker.entities import Entity
+from twinbus.broker.entity import Entity
 from twinbus.broker.queue import Queue
 from twinbus.broker.sessions import Waiter
 

@@ -540,7 +540,7 @@ def test_a_refusal_has_azures_condition_and_status(
 def test_a_namespace_that_has_as_many_rules_as_it_may_says_so_over_http_as_azure_does(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twinbus.broker.entities.MAX_RULES", 1)
+    monkeypatch.setattr("twinbus.broker.directory.MAX_RULES", 1)
     answer = desk.http("PUT", RULE, _rule('i:type="TrueFilter">'))
     assert (answer.status, "that is the limit" in answer.text) == (403, True)
     answer = add_rule("new", {"true-filter": {}}, desk)

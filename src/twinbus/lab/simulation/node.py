@@ -23,7 +23,7 @@ from azure.servicebus.exceptions import (
 
 from twinbus.auth.access_rules import root_rule
 from twinbus.broker.delivery import payload
-from twinbus.broker.entities import Directory
+from twinbus.broker.directory import Directory
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Burial, Done, Queue
 from twinbus.broker.refusals import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from twinbus import envelope
-from twinbus.broker.entities import Entity
+from twinbus.broker.entity import Entity
 from twinbus.broker.namespace import Namespace, nothing
 from twinbus.broker.queue import Done
 from twinbus.failover.states import Failover, State

@@ -12,7 +12,7 @@ from twinbus.broker.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.broker.entities import Directory
+from twinbus.broker.directory import Directory
 from twinbus.lab.simulation.clock import START_MS
 from twinbus.lab.simulation.node import formatted
 
