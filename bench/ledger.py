@@ -33,7 +33,7 @@ from bench.paired import (
     trimmed,
 )
 from bench.results import Figure
-from twinbus.accounts.audit import Audit, Verdict, make_audit
+from twinbus.accounts.audit import Audit, MessageVerdict, make_audit
 from twinbus.accounts.bill import make_bill
 from twinbus.accounts.prices import read_tier
 from twinbus.accounts.tables import find
@@ -147,7 +147,7 @@ def audit_times(
     ours, theirs = [], []
     for _ in range(runs):
         took, made = timed(once)
-        assert made.counts[Verdict.OK] == half - LOST, made.counts
+        assert made.counts[MessageVerdict.OK] == half - LOST, made.counts
         assert made.lost == made.questionable.num_rows == LOST
         ours.append(took)
         if beside:

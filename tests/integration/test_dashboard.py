@@ -1,10 +1,11 @@
-"""`twinbus dashboard` alone: its door, and what it refuses."""
+"""`twinbus dashboard` alone: who may use it, and what it refuses."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -88,6 +89,22 @@ def test_who_has_the_token_sees_the_namespaces_and_no_key(visitor: Visitor) -> N
     assert "default-src 'none'" in headers["content-security-policy"]
     assert headers["cache-control"] == "no-store"
     assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_each_page_is_whole_and_says_which_it_is(visitor: Visitor) -> None:
+    cookie = visitor.enter()
+    for path, title, script in (
+        ("/", "Twinbus", "overview.js"),
+        ("/journey", "A message's journey: Twinbus", "journey.js"),
+    ):
+        status, headers, page = visitor.ask("GET", path, Cookie=cookie)
+        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert f"<title>{title}</title>" in page
+        assert f'src="/static/{script}"' in page
+        assert visitor.ask("GET", f"/static/{script}", Cookie=cookie)[0] == 200
+        assert page.count("<main") == page.count("</html>") == 1
+        assert re.findall('href="([^"]*)" aria-current="page"', page) == [path]
+        assert "{{" not in page
 
 
 def test_a_name_that_only_leads_here_is_turned_away(visitor: Visitor) -> None:

@@ -43,7 +43,7 @@ MESSAGE: Final = ("home", "message_id")
 ROW: Final = (*MESSAGE, "place", "kind", "times", "at")
 
 
-class Kind(StrEnum):
+class Evidence(StrEnum):
     """What a record is evidence of."""
 
     SENT = "sent"  # the primary accepted it, and so it is home
@@ -56,7 +56,7 @@ class Kind(StrEnum):
     WAITING = "waiting"  # peeked in the backlog
 
 
-class Verdict(StrEnum):
+class MessageVerdict(StrEnum):
     OK = "ok"  # it is home
     WAITING = "waiting"  # it is in the backlog
     DEAD = "dead"  # it was dead-lettered
@@ -65,7 +65,12 @@ class Verdict(StrEnum):
     UNEXPECTED = "unexpected"  # it was seen, but nobody is known to have sent it
 
 
-QUESTIONABLE: Final = (Verdict.LOST, Verdict.DUPLICATED, Verdict.UNEXPECTED, Verdict.DEAD)
+QUESTIONABLE: Final = (
+    MessageVerdict.LOST,
+    MessageVerdict.DUPLICATED,
+    MessageVerdict.UNEXPECTED,
+    MessageVerdict.DEAD,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +89,17 @@ class Audit:
     windows: pa.Table
     questionable: pa.Table
     outages: tuple[Outage, ...]
-    counts: dict[Verdict, int] = field(default_factory=dict)
+    counts: dict[MessageVerdict, int] = field(default_factory=dict)
     # How far the clocks of two clients are apart at least; 0 if nothing shows that they differ.
     skew_s: float = 0.0
 
     @property
     def accepted(self) -> int:
-        return sum(self.counts.values()) - self.counts[Verdict.UNEXPECTED]
+        return sum(self.counts.values()) - self.counts[MessageVerdict.UNEXPECTED]
 
     @property
     def lost(self) -> int:
-        return self.counts[Verdict.LOST]
+        return self.counts[MessageVerdict.LOST]
 
 
 def make_audit(
@@ -115,7 +120,7 @@ def make_audit(
     # Sorted here: there are few of them, and Spark would shuffle them once more for it.
     windows = by_window(judged, window_s).toArrow()
     windows = windows.sort_by([("window", "ascending"), ("entity", "ascending")])
-    counts = {each: _sum(windows, each.value) for each in Verdict}
+    counts = {each: _sum(windows, each.value) for each in MessageVerdict}
     doubtful = judge(messages(_of(rows, _doubtful(windows))), must_be_received=must_be_received)
     marked = summary(spark, found, marks, _under(state, "marks"))
     skews = [each for each in windows["skew_s"].to_pylist() if each is not None]
@@ -182,15 +187,15 @@ def _kind() -> Column:
     among_dead_letters = F.lower("entity").endswith("/$deadletterqueue")
     receives = (operation == Operation.RECEIVE) & at_home
     return (
-        F.when(sends & ~ok & (cause == Cause.NORMAL), Kind.ATTEMPTED)
+        F.when(sends & ~ok & (cause == Cause.NORMAL), Evidence.ATTEMPTED)
         .when(~ok, None)
-        .when(sends & (cause == Cause.NORMAL), Kind.SENT)
-        .when(sends & (cause == Cause.BACKLOG_SEND), Kind.DIVERTED)
-        .when(sends & (cause == Cause.HOME_SEND), Kind.RETURNED)
-        .when(operation == Operation.DEAD_LETTER, Kind.DEAD)
-        .when(receives & among_dead_letters, Kind.DEAD)
-        .when(receives, Kind.RECEIVED)
-        .when((operation == Operation.COMPLETE) & at_home & ~among_dead_letters, Kind.COMPLETED)
+        .when(sends & (cause == Cause.NORMAL), Evidence.SENT)
+        .when(sends & (cause == Cause.BACKLOG_SEND), Evidence.DIVERTED)
+        .when(sends & (cause == Cause.HOME_SEND), Evidence.RETURNED)
+        .when(operation == Operation.DEAD_LETTER, Evidence.DEAD)
+        .when(receives & among_dead_letters, Evidence.DEAD)
+        .when(receives, Evidence.RECEIVED)
+        .when((operation == Operation.COMPLETE) & at_home & ~among_dead_letters, Evidence.COMPLETED)
     )
 
 
@@ -215,7 +220,7 @@ def peeked(spark: SparkSession, seen: Sequence[Seen]) -> DataFrame:
     import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
 
-    kinds = [Kind.DEAD if each.dead else Kind.WAITING for each in seen]
+    kinds = [Evidence.DEAD if each.dead else Evidence.WAITING for each in seen]
     columns = {
         "home": pa.array([each.home for each in seen], pa.string()),
         "message_id": pa.array([each.message_id for each in seen], pa.string()),
@@ -236,7 +241,7 @@ def messages(rows: DataFrame) -> DataFrame:
     place, and when it was accepted and first seen at home."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    def first(*kinds: Kind) -> Column:
+    def first(*kinds: Evidence) -> Column:
         return F.min(F.when(F.col("kind").isin(*(kind.value for kind in kinds)), F.col("at")))
 
     # Shuffled once, by message: both sums below then find their rows together.
@@ -246,16 +251,16 @@ def messages(rows: DataFrame) -> DataFrame:
         .agg(
             *(
                 F.sum(F.when(F.col("kind") == kind, F.col("times")).otherwise(0)).alias(kind.value)
-                for kind in Kind
+                for kind in Evidence
             ),
-            first(Kind.SENT, Kind.DIVERTED).alias("accepted_at"),
+            first(Evidence.SENT, Evidence.DIVERTED).alias("accepted_at"),
             # That the primary took a send says that it is home, but not how long that took.
-            first(Kind.RETURNED, Kind.RECEIVED, Kind.COMPLETED).alias("home_at"),
+            first(Evidence.RETURNED, Evidence.RECEIVED, Evidence.COMPLETED).alias("home_at"),
         )
     )
     return by_place.groupBy(*MESSAGE).agg(
-        *(F.sum(kind.value).alias(kind.value) for kind in Kind),
-        F.max(Kind.COMPLETED.value).alias("most"),
+        *(F.sum(kind.value).alias(kind.value) for kind in Evidence),
+        F.max(Evidence.COMPLETED.value).alias("most"),
         F.min("accepted_at").alias("accepted_at"),
         F.min("home_at").alias("home_at"),
     )
@@ -265,23 +270,23 @@ def judge(found: DataFrame, *, must_be_received: bool) -> DataFrame:
     """With a column ``verdict``, and ``lag_s``, which is negative where clocks differ."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    accepted = F.col(Kind.SENT) + F.col(Kind.DIVERTED)
-    arrived = F.col(Kind.SENT) + F.col(Kind.RETURNED)
-    received = F.col(Kind.RECEIVED) + F.col(Kind.COMPLETED)
+    accepted = F.col(Evidence.SENT) + F.col(Evidence.DIVERTED)
+    arrived = F.col(Evidence.SENT) + F.col(Evidence.RETURNED)
+    received = F.col(Evidence.RECEIVED) + F.col(Evidence.COMPLETED)
     twice = (F.col("most") > 1) | ((received == 0) & (arrived > 1))
     home = (received > 0) | (F.lit(not must_be_received) & (arrived > 0))
     verdict = (
-        F.when(accepted == 0, Verdict.UNEXPECTED)
-        .when(twice, Verdict.DUPLICATED)
-        .when(F.col(Kind.COMPLETED) > 0, Verdict.OK)
-        .when(F.col(Kind.DEAD) > 0, Verdict.DEAD)
-        .when(home, Verdict.OK)
-        .when(F.col(Kind.WAITING) > 0, Verdict.WAITING)
-        .otherwise(Verdict.LOST)
+        F.when(accepted == 0, MessageVerdict.UNEXPECTED)
+        .when(twice, MessageVerdict.DUPLICATED)
+        .when(F.col(Evidence.COMPLETED) > 0, MessageVerdict.OK)
+        .when(F.col(Evidence.DEAD) > 0, MessageVerdict.DEAD)
+        .when(home, MessageVerdict.OK)
+        .when(F.col(Evidence.WAITING) > 0, MessageVerdict.WAITING)
+        .otherwise(MessageVerdict.LOST)
     )
     lag = F.col("home_at").cast("double") - F.col("accepted_at").cast("double")
     # A send that raised, of a message that nobody ever saw, is nobody's business.
-    seen = accepted + arrived + received + F.col(Kind.DEAD) + F.col(Kind.WAITING) > 0
+    seen = accepted + arrived + received + F.col(Evidence.DEAD) + F.col(Evidence.WAITING) > 0
     return found.where(seen).select("*", verdict.alias("verdict"), lag.alias("lag_s"))
 
 
@@ -301,14 +306,17 @@ def by_window(judged: DataFrame, window_s: int) -> DataFrame:
         window.alias("window"),
         F.col("home").alias("entity"),
         "verdict",
-        Kind.DIVERTED.value,
+        Evidence.DIVERTED.value,
         "lag_s",
         lag.alias("lag"),
     )
     grouped = rows.groupBy("window", "entity").agg(
-        F.sum((F.col("verdict") != Verdict.UNEXPECTED).cast("long")).alias("accepted"),
+        F.sum((F.col("verdict") != MessageVerdict.UNEXPECTED).cast("long")).alias("accepted"),
         F.sum((F.col("diverted") > 0).cast("long")).alias("diverted"),
-        *(F.sum((F.col("verdict") == each).cast("long")).alias(each.value) for each in Verdict),
+        *(
+            F.sum((F.col("verdict") == each).cast("long")).alias(each.value)
+            for each in MessageVerdict
+        ),
         quantiles.alias("lags"),
         F.max(-F.col("lag_s")).alias("skew_s"),
     )
@@ -317,7 +325,7 @@ def by_window(judged: DataFrame, window_s: int) -> DataFrame:
         "entity",
         "accepted",
         "diverted",
-        *(each.value for each in Verdict),
+        *(each.value for each in MessageVerdict),
         F.col("lags")[0].alias("lag_p50_s"),
         F.col("lags")[1].alias("lag_p99_s"),
         "skew_s",
@@ -335,7 +343,7 @@ def listed(judged: DataFrame, expected: int) -> pa.Table:
         "message_id",
         "accepted_at",
         "home_at",
-        *(kind.value for kind in Kind),
+        *(kind.value for kind in Evidence),
     )
     if not expected:
         return chosen.limit(0).toArrow()  # no job: Spark sees that there is nothing to do
@@ -369,7 +377,7 @@ def _mark(row: Any) -> Mark:
 def as_dict(audit: Audit) -> dict[str, Any]:
     return {
         "accepted": audit.accepted,
-        **{each.value: audit.counts[each] for each in Verdict},
+        **{each.value: audit.counts[each] for each in MessageVerdict},
         "clock_skew_at_least_s": round(audit.skew_s, 3),
         "windows": audit.windows.to_pylist(),
         "outages": [

@@ -23,7 +23,7 @@ MONTH_DAYS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ForecastPlan:
     """A month with one outage."""
 
     queues: int
@@ -35,22 +35,22 @@ class Plan:
     syphons: int = 1  # that always run; 0: one is started when there is something to move
 
 
-def idle_receives(plan: Plan, hours: int) -> int:
+def idle_receives(plan: ForecastPlan, hours: int) -> int:
     """Each syphon waits at each backlog queue."""
     return plan.syphons * plan.queues * hours * 60 // POLL_MINUTES
 
 
-def pings(plan: Plan) -> int:
+def pings(plan: ForecastPlan) -> int:
     """Every entity is out for the whole outage: the worst case."""
     each = plan.entities * plan.factories * plan.clients
     return round(each * PINGS_AN_HOUR * plan.outage_hours)
 
 
-def diverted_messages(plan: Plan) -> int:
+def diverted_messages(plan: ForecastPlan) -> int:
     return round(plan.messages_per_day * plan.outage_hours / 24)
 
 
-def forecast(plan: Plan, tier: Tier) -> dict[str, Any]:
+def forecast(plan: ForecastPlan, tier: Tier) -> dict[str, Any]:
     """The counts, and what a month of them costs on top of the traffic there is anyway."""
     diverted = diverted_messages(plan)
     idle = idle_receives(plan, 24 * MONTH_DAYS)

@@ -76,15 +76,14 @@ def dashboard(
         refuse(f"{needed}: pip install 'twinbus[dashboard]'")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     from twinbus.dashboard.process import HOST, serve
-    from twinbus.serving.port import Address as Bound
-    from twinbus.serving.port import listening_socket
+    from twinbus.serving.port import Address, listening_socket
 
     first = _asked("primary", primary or local().primary, primary_admin, certificate)
     second = _asked("secondary", secondary or local().secondary, secondary_admin, certificate)
     folder = _folder(ledger or local().ledger)
     _check_prices(tier, prices)
     try:
-        sock = listening_socket(Bound(HOST, port))
+        sock = listening_socket(Address(HOST, port))
     except OSError as error:
         refuse(error.strerror or str(error))
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
@@ -96,11 +95,13 @@ def dashboard(
     def make() -> ASGIApp:
         from twinbus.accounts.prices import read_tier
         from twinbus.dashboard.app import Dashboard, dashboard_app
-        from twinbus.dashboard.asking import Address
-        from twinbus.dashboard.door import Door
+        from twinbus.dashboard.asking import NamespaceAddress
+        from twinbus.dashboard.login import Login
 
-        made = Dashboard(Address(*first), Address(*second), folder, read_tier(tier, prices))
-        return dashboard_app(made, Door(bound, token))
+        made = Dashboard(
+            NamespaceAddress(*first), NamespaceAddress(*second), folder, read_tier(tier, prices)
+        )
+        return dashboard_app(made, Login(bound, token))
 
     serve(sock, make)
 
@@ -108,7 +109,7 @@ def dashboard(
 def _asked(
     role: str, text: str, admin: str | None, certificate: Path | None
 ) -> tuple[str, Key, str, Path | None]:
-    """What an ``Address`` is made of."""
+    """What an ``NamespaceAddress`` is made of."""
     if not text:
         variable = f"TWINBUS_{role.upper()}"
         refuse(f"which {role}? Give --{role}, set {variable}, or start a pair: `twinbus up`")

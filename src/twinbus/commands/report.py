@@ -107,9 +107,11 @@ def cost(
     except PriceError as error:
         refuse(str(error))
     if forecast:
-        from twinbus.accounts.forecast import Plan
+        from twinbus.accounts.forecast import ForecastPlan
 
-        plan = Plan(queues, entities, messages_per_day, outage_hours, factories, clients, syphons)
+        plan = ForecastPlan(
+            queues, entities, messages_per_day, outage_hours, factories, clients, syphons
+        )
         _print_forecast(plan, chosen, as_json=as_json)
         return
     with _opened(ledger, output, master, "adding up", kept_by, hidden=as_json) as (spark, found):
@@ -171,7 +173,7 @@ def audit(
     Example: twinbus audit --ledger ./ledger --peek "$TWINBUS_SECONDARY" --output audit.html
     """
     with _opened(ledger, output, master, "auditing", kept_by, hidden=as_json) as (spark, found):
-        from twinbus.accounts.audit import Verdict, as_dict, make_audit
+        from twinbus.accounts.audit import MessageVerdict, as_dict, make_audit
         from twinbus.accounts.report import Report, audit_page
 
         seen = _peek(peek, certificate) if peek else []
@@ -185,7 +187,7 @@ def audit(
             state=state,
         )
         document = {**as_dict(made), "torn_files": list(found.torn)}
-        verdicts = [each.value for each in Verdict]
+        verdicts = [each.value for each in MessageVerdict]
         _write(Report(made.questionable, document, audit_page(document, verdicts)), output)
     if as_json:
         _print(document)

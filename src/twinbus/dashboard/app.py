@@ -1,4 +1,4 @@
-"""The dashboard's pages over HTTP, behind the door."""
+"""The dashboard's pages over HTTP, for those whom `login` lets in."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twinbus.accounts.prices import Tier
-from twinbus.dashboard.asking import Address, RefusedError, Watched
+from twinbus.dashboard.asking import NamespaceAddress, NotDoneError, Watched
 from twinbus.dashboard.chronicle import Chronicle
-from twinbus.dashboard.door import HEADERS, Door, Knock, Verdict
 from twinbus.dashboard.follower import LedgerFollower
+from twinbus.dashboard.login import HEADERS, Decision, Login, RequestFacts
 from twinbus.dashboard.rates import Rates
 from twinbus.dashboard.readings import UnreadableError
 from twinbus.dashboard.running_bill import running_bill
@@ -37,11 +37,16 @@ log = logging.getLogger("twinbus.dashboard")
 EVERY_S: Final = 1.0
 MAX_BODY: Final = 4_096
 MAX_ID: Final = 200
-_PAGES: Final = {"/": "index.html", "/journey": "journey.html"}
-_KINDS: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+# By path: what is in a page and draws it, and its title.
+_PAGES: Final = {
+    "/": ("overview", "Twinbus"),
+    "/journey": ("journey", "A message's journey: Twinbus"),
+}
+_FILES: Final = files("twinbus.dashboard") / "static"
+_KINDS: Final = {"css": "text/css", "js": "text/javascript"}
 _TURNED_AWAY: Final = {
-    Verdict.WRONG_HOST: (421, "This address is not the dashboard's."),
-    Verdict.WRONG_ORIGIN: (403, "Another page may not do this."),
+    Decision.WRONG_HOST: (421, "This address is not the dashboard's."),
+    Decision.WRONG_ORIGIN: (403, "Another page may not do this."),
 }
 
 
@@ -49,7 +54,11 @@ class Dashboard:
     """What is known, brought up to date once a second."""
 
     def __init__(
-        self, primary: Address, secondary: Address, ledger: Path | None, tier: Tier
+        self,
+        primary: NamespaceAddress,
+        secondary: NamespaceAddress,
+        ledger: Path | None,
+        tier: Tier,
     ) -> None:
         self.watched = {each.role: Watched(each) for each in (primary, secondary)}
         self.health = Health(log)
@@ -116,18 +125,18 @@ class Dashboard:
         )
 
 
-def dashboard_app(dashboard: Dashboard, door: Door) -> ASGIApp:
-    """Everything, behind the door."""
+def dashboard_app(dashboard: Dashboard, login: Login) -> ASGIApp:
+    """All pages, for those whom ``login`` lets in."""
     pages = _Pages(dashboard)
     routes = [
-        *(Route(path, _file(name)) for path, name in _PAGES.items()),
+        *(Route(path, _page(path, *about)) for path, about in _PAGES.items()),
         *(Route(f"/static/{name}", _file(name)) for name in _static()),
         Route("/api/now", pages.now),
         Route("/api/journey", pages.journey),
         Route("/api/faults", pages.start_fault, methods=["POST"]),
         Route("/api/faults/clear", pages.clear_fault, methods=["POST"]),
     ]
-    return Guarded(Starlette(routes=routes, lifespan=dashboard.running), door)
+    return Guarded(Starlette(routes=routes, lifespan=dashboard.running), login)
 
 
 class _Pages:
@@ -179,7 +188,7 @@ class _Pages:
         try:
             await change(watched, asked)
             await self._dashboard.look(watched)
-        except RefusedError as error:
+        except NotDoneError as error:
             return _refused(error.status, str(error))
         except (UnreadableError, UnicodeDecodeError):
             return _refused(502, f"What the {watched.address.role} answered cannot be read.")
@@ -206,14 +215,29 @@ def _refused(status: int, text: str) -> Response:
 
 
 def _static() -> list[str]:
-    names = [each.name for each in (files("twinbus.dashboard") / "static").iterdir()]
+    names = [each.name for each in _FILES.iterdir()]
     return [name for name in names if name.endswith((".js", ".css"))]
 
 
-def _file(name: str) -> Callable[[Request], Response]:
-    content = (files("twinbus.dashboard") / "static" / name).read_bytes()
-    kind = _KINDS[name.rpartition(".")[2]]
+def _page(path: str, name: str, title: str) -> Callable[[Request], Response]:
+    """What all pages have around what this one has."""
+    text = (_FILES / "layout.html").read_text()
+    link = f'<a href="{path}">'
+    for place, filling in (
+        (link, f'{link[:-1]} aria-current="page">'),
+        ("{{title}}", title),
+        ("{{script}}", f"{name}.js"),
+        ("{{content}}", (_FILES / f"{name}.html").read_text()),
+    ):
+        text = text.replace(place, filling)
+    return _served(text.encode(), "text/html")
 
+
+def _file(name: str) -> Callable[[Request], Response]:
+    return _served((_FILES / name).read_bytes(), _KINDS[name.rpartition(".")[2]])
+
+
+def _served(content: bytes, kind: str) -> Callable[[Request], Response]:
     def served(request: Request) -> Response:
         return Response(content, media_type=kind)
 
@@ -221,11 +245,11 @@ def _file(name: str) -> Callable[[Request], Response]:
 
 
 class Guarded:
-    """Lets in whom the door lets in, and puts its headers on every answer."""
+    """Serves those whom ``login`` lets in, and puts its headers on every answer."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, login: Login) -> None:
         self._app = app
-        self._door = door
+        self._login = login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -234,24 +258,23 @@ class Guarded:
         if scope["type"] != "http":
             return
         request = Request(scope)
-        verdict = self._door.judge(_knock(request))
-        app = self._app if verdict is Verdict.ENTER else self._answer(verdict, request)
+        decision = self._login.decide(_facts(request))
+        app = self._app if decision is Decision.LET_IN else self._answer(decision, request)
         await app(scope, receive, _with_headers(send))
 
-    def _answer(self, verdict: Verdict, request: Request) -> ASGIApp:
-        if verdict is Verdict.EXCHANGE:
+    def _answer(self, decision: Decision, request: Request) -> ASGIApp:
+        if decision is Decision.GIVE_COOKIE:
             answer = RedirectResponse(request.url.path, 303)
-            answer.headers["Set-Cookie"] = self._door.cookie
+            answer.headers["Set-Cookie"] = self._login.cookie
             return answer
-        if verdict is Verdict.STRANGER and request.url.path in _PAGES:
-            content = (files("twinbus.dashboard") / "static" / "stranger.html").read_text()
-            return HTMLResponse(content, 401)
-        return _refused(*_TURNED_AWAY.get(verdict, (401, "Open the address that was printed.")))
+        if decision is Decision.STRANGER and request.url.path in _PAGES:
+            return HTMLResponse((_FILES / "stranger.html").read_text(), 401)
+        return _refused(*_TURNED_AWAY.get(decision, (401, "Open the address that was printed.")))
 
 
-def _knock(request: Request) -> Knock:
+def _facts(request: Request) -> RequestFacts:
     headers = request.headers
-    return Knock(
+    return RequestFacts(
         request.method,
         headers.get("host", ""),
         headers.get("origin", ""),

@@ -33,7 +33,7 @@ _SILENCE: Final = (aiohttp.ClientConnectionError, TimeoutError, OSError)
 _ODD: Final = (aiohttp.ClientError, UnreadableError, UnicodeDecodeError)
 
 
-class RefusedError(Exception):
+class NotDoneError(Exception):
     """The namespace did not do it; the text is what it said."""
 
     def __init__(self, text: str, status: int) -> None:
@@ -42,7 +42,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class NamespaceAddress:
     """A namespace, and how it is asked. ``admin`` answers also while its port is closed."""
 
     role: str
@@ -56,7 +56,7 @@ class Address:
 
 
 @dataclass(slots=True)
-class Faults:
+class FaultsShown:
     """``enabled`` is None while nobody knows, and ``problem`` says why."""
 
     enabled: bool | None = None
@@ -68,13 +68,13 @@ class Faults:
 class Watched:
     """One namespace: the last that it said, and since when it does or does not answer."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: NamespaceAddress) -> None:
         self.address = address
         self.reading: Reading | None = None
         self.state = UNKNOWN
         self.error = ""
         self.since = time.time()
-        self.faults = Faults()
+        self.faults = FaultsShown()
         self._tls: ssl.SSLContext | bool = True
         if address.base.startswith("https:"):
             self._tls = ssl.create_default_context(cafile=address.certificate)
@@ -86,7 +86,7 @@ class Watched:
             reading = await asyncio.to_thread(parse, text, time.time())
         except _SILENCE as error:
             self._lost(DOWN, _reason(error))
-        except (RefusedError, *_ODD) as error:
+        except (NotDoneError, *_ODD) as error:
             self._lost(UNREADABLE, _reason(error))
         except Exception:
             self._lost(UNREADABLE, "the dashboard failed to read it; its log says how")
@@ -98,7 +98,7 @@ class Watched:
 
     def _lost(self, state: str, error: str) -> None:
         self.reading, self.error = None, error
-        self.faults = Faults()  # it may come back as another process, told otherwise
+        self.faults = FaultsShown()  # it may come back as another process, told otherwise
         self._become(state)
 
     def _become(self, state: str) -> None:
@@ -110,13 +110,13 @@ class Watched:
             return
         try:
             active, kinds = parse_faults(await self._ask(session, "GET", "/$faults"))
-        except RefusedError as error:
+        except NotDoneError as error:
             known = error.status in (403, 404)
-            self.faults = Faults(False) if known else Faults(problem=_reason(error))
+            self.faults = FaultsShown(False) if known else FaultsShown(problem=_reason(error))
         except (*_SILENCE, *_ODD) as error:
-            self.faults = Faults(problem=_reason(error))
+            self.faults = FaultsShown(problem=_reason(error))
         else:
-            self.faults = Faults(True, "", active, kinds)
+            self.faults = FaultsShown(True, "", active, kinds)
 
     async def start_fault(self, session: aiohttp.ClientSession, asked: dict[str, Any]) -> None:
         await self._ask(session, "POST", "/$faults", asked)
@@ -140,7 +140,7 @@ class Watched:
             content = await _content(answer)
             if answer.status >= 300:
                 text = content.decode(errors="replace")
-                raise RefusedError(_said(answer.status, text)[:MOST_WORDS], answer.status)
+                raise NotDoneError(_said(answer.status, text)[:MOST_WORDS], answer.status)
             return content.decode()
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.unit.pipeline.ledgers import Book
 
-from twinbus.accounts.audit import Audit, Seen, Verdict, as_dict, make_audit
+from twinbus.accounts.audit import Audit, MessageVerdict, Seen, as_dict, make_audit
 from twinbus.accounts.journey import journey
 from twinbus.accounts.outages import Mark, Outage, find_outages
 from twinbus.accounts.tables import find, read
@@ -58,12 +58,12 @@ def test_one_of_each_verdict(spark: SparkSession, tmp_path: Path) -> None:
         "raised-and-seen": "unexpected",
     }
     assert made.counts == {
-        Verdict.OK: 3,  # sent, home, unsettled: received twice, but not completed twice
-        Verdict.WAITING: 1,
-        Verdict.DEAD: 1,
-        Verdict.LOST: 1,
-        Verdict.DUPLICATED: 1,
-        Verdict.UNEXPECTED: 2,
+        MessageVerdict.OK: 3,  # sent, home, unsettled: received twice, but not completed twice
+        MessageVerdict.WAITING: 1,
+        MessageVerdict.DEAD: 1,
+        MessageVerdict.LOST: 1,
+        MessageVerdict.DUPLICATED: 1,
+        MessageVerdict.UNEXPECTED: 2,
     }
     assert made.accepted == 7
     (outage,) = made.outages
@@ -111,8 +111,8 @@ def test_every_subscription_gets_a_copy_and_that_is_no_duplicate(
         book.consume("11-18 08:01", "a", entity="news/Subscriptions/one")
         book.consume("11-18 08:02", "a", entity="news/Subscriptions/two")
     made = audit(spark, tmp_path, must_be_received=True)
-    assert made.counts[Verdict.OK] == 1
-    assert made.counts[Verdict.DUPLICATED] == 0
+    assert made.counts[MessageVerdict.OK] == 1
+    assert made.counts[MessageVerdict.DUPLICATED] == 0
 
 
 def test_clocks_that_differ_change_no_verdict_and_are_reported(
@@ -123,7 +123,7 @@ def test_clocks_that_differ_change_no_verdict_and_are_reported(
     with Book(tmp_path, "slow") as book:
         book.syphon("11-17 23:50", "a")
     made = audit(spark, tmp_path)
-    assert made.counts[Verdict.OK] == 1
+    assert made.counts[MessageVerdict.OK] == 1
     assert made.skew_s == 8 * 3600 + 600
     assert made.windows["lag_p50_s"].to_pylist() == [0.0]
 
@@ -144,23 +144,23 @@ STEPS = (
 HISTORIES = st.lists(st.lists(st.sampled_from(STEPS), max_size=6), min_size=1, max_size=40)
 
 
-def expected(steps: list[str]) -> Verdict | None:
+def expected(steps: list[str]) -> MessageVerdict | None:
     """The documentation's table, in Python, for one message."""
     accepted = steps.count("send") + steps.count("divert")
     arrived = steps.count("send") + steps.count("syphon")
     completed, received = steps.count("consume"), steps.count("receive") + steps.count("consume")
     dead, waiting = {"dead_letter", "peek_dead"} & set(steps), "peek" in steps
     if not accepted:
-        return Verdict.UNEXPECTED if arrived or received or dead or waiting else None
+        return MessageVerdict.UNEXPECTED if arrived or received or dead or waiting else None
     if completed > 1 or (not received and arrived > 1):
-        return Verdict.DUPLICATED
+        return MessageVerdict.DUPLICATED
     if completed:
-        return Verdict.OK
+        return MessageVerdict.OK
     if dead:
-        return Verdict.DEAD
+        return MessageVerdict.DEAD
     if received or arrived:
-        return Verdict.OK
-    return Verdict.WAITING if waiting else Verdict.LOST
+        return MessageVerdict.OK
+    return MessageVerdict.WAITING if waiting else MessageVerdict.LOST
 
 
 @settings(
@@ -186,8 +186,8 @@ def test_whatever_was_done_the_counts_add_up(
                         getattr(book, step)(when, name)
         made = audit(spark, Path(folder), *seen)
     known = [each for each in wanted.values() if each is not None]
-    assert made.counts == {each: known.count(each) for each in Verdict}
-    assert made.accepted == len([each for each in known if each is not Verdict.UNEXPECTED])
+    assert made.counts == {each: known.count(each) for each in MessageVerdict}
+    assert made.accepted == len([each for each in known if each is not MessageVerdict.UNEXPECTED])
 
 
 # ---------------------------------------------------------------- outages

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.accounts.forecast import Plan, forecast
+from twinbus.accounts.forecast import ForecastPlan, forecast
 from twinbus.accounts.prices import PriceError, read_tier
 
 STANDARD = read_tier("standard")
@@ -94,26 +94,29 @@ def test_a_table_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_ten_idle_backlog_queues_are_40_receives_an_hour_960_a_day_28800_in_30_days() -> None:
-    found = forecast(Plan(10, 0, 0, 0), STANDARD)["syphon_idle_receives"]
+    found = forecast(ForecastPlan(10, 0, 0, 0), STANDARD)["syphon_idle_receives"]
     assert found == {"per_hour": 40, "per_day": 960, "per_30_days": 28_800}
 
 
 def test_each_syphon_waits_at_each_backlog_queue() -> None:
-    many = forecast(Plan(10, 0, 0, 0, syphons=3), STANDARD)
+    many = forecast(ForecastPlan(10, 0, 0, 0, syphons=3), STANDARD)
     assert many["syphon_idle_receives"]["per_30_days"] == 3 * 28_800
     assert many["month"]["extra_operations"] == 3 * 28_800
-    none = forecast(Plan(10, 0, 0, 0, syphons=0), STANDARD)["syphon_idle_receives"]
+    none = forecast(ForecastPlan(10, 0, 0, 0, syphons=0), STANDARD)["syphon_idle_receives"]
     assert set(none.values()) == {0}
 
 
 def test_an_entity_that_is_out_is_pinged_once_a_minute_by_each_factory_of_each_client() -> None:
-    assert forecast(Plan(10, 20, 0, 4), STANDARD)["pings"] == {"per_hour": 1200, "in_outage": 4800}
-    many = forecast(Plan(10, 20, 0, 4, factories=2, clients=3), STANDARD)["pings"]
+    assert forecast(ForecastPlan(10, 20, 0, 4), STANDARD)["pings"] == {
+        "per_hour": 1200,
+        "in_outage": 4800,
+    }
+    many = forecast(ForecastPlan(10, 20, 0, 4, factories=2, clients=3), STANDARD)["pings"]
     assert many == {"per_hour": 7200, "in_outage": 28_800}
 
 
 def test_a_diverted_message_is_charged_four_times() -> None:
-    found = forecast(Plan(10, 20, 240_000, 4), STANDARD)["diverted_messages"]
+    found = forecast(ForecastPlan(10, 20, 240_000, 4), STANDARD)["diverted_messages"]
     assert found["messages"] == 40_000
     assert found["operations_each"] == 4
     assert found["operations"] == 160_000
@@ -122,7 +125,7 @@ def test_a_diverted_message_is_charged_four_times() -> None:
 def test_what_a_month_with_an_outage_costs_more_is_priced_on_top_of_its_traffic() -> None:
     # 8 M messages a day are 480 M operations a month, in the band of 0.50 a million. More are:
     # 28,800 idle receives, 4 x 60 x 20 pings, 2 x 8 M x 4 / 24 sends and receives.
-    month = forecast(Plan(10, 20, 8 * M, 4), STANDARD)["month"]
+    month = forecast(ForecastPlan(10, 20, 8 * M, 4), STANDARD)["month"]
     assert month["normal_operations"] == 480 * M
     assert month["extra_operations"] == 28_800 + 4_800 + 2_666_666
     assert month["extra_cost"] == pytest.approx(1.3501)

@@ -179,6 +179,7 @@ function announce({ headline, entities }) {
   announced = words;
 }
 
+byId("pulse").hidden = false;
 setUpFaults(show);
 ask();
 setInterval(() => document.hidden || ask(), EVERY_MS);

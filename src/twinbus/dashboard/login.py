@@ -1,4 +1,4 @@
-"""Who may come in. Pure: told the headers, answers a verdict.
+"""Who may use the dashboard. Pure: told a request's headers, answers a decision.
 
 Whoever has the address that was printed has a token. It is changed for a cookie at once, so that
 it is in no address bar and no history, and the cookie is of no use to a page of another origin:
@@ -33,16 +33,16 @@ HEADERS: Final = {
 }
 
 
-class Verdict(Enum):
-    ENTER = auto()
-    EXCHANGE = auto()  # has the token: gets the cookie
+class Decision(Enum):
+    LET_IN = auto()
+    GIVE_COOKIE = auto()  # has the token: gets the cookie
     STRANGER = auto()  # has neither
     WRONG_HOST = auto()  # asks for us by a name that is not ours
     WRONG_ORIGIN = auto()  # a page of somebody else's asks
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
+class RequestFacts:
     """What is known of a request."""
 
     method: str
@@ -52,7 +52,7 @@ class Knock:
     token: str
 
 
-class Door:
+class Login:
     def __init__(self, port: int, token: str) -> None:
         names = ("127.0.0.1", "localhost", "[::1]")
         self._hosts = {f"{name}:{port}" for name in names}
@@ -61,14 +61,14 @@ class Door:
         self._cookie_name = f"twinbus-{port}"
         self._session = secrets.token_urlsafe(24)
 
-    def judge(self, knock: Knock) -> Verdict:
-        if knock.host.lower() not in self._hosts:
-            return Verdict.WRONG_HOST
-        if knock.method not in SAFE and knock.origin != f"http://{knock.host.lower()}":
-            return Verdict.WRONG_ORIGIN
-        if knock.method in SAFE and knock.token and _same(knock.token, self._token):
-            return Verdict.EXCHANGE
-        return Verdict.ENTER if self._knows(knock.cookies) else Verdict.STRANGER
+    def decide(self, facts: RequestFacts) -> Decision:
+        if facts.host.lower() not in self._hosts:
+            return Decision.WRONG_HOST
+        if facts.method not in SAFE and facts.origin != f"http://{facts.host.lower()}":
+            return Decision.WRONG_ORIGIN
+        if facts.method in SAFE and facts.token and _same(facts.token, self._token):
+            return Decision.GIVE_COOKIE
+        return Decision.LET_IN if self._knows(facts.cookies) else Decision.STRANGER
 
     def _knows(self, cookies: str) -> bool:
         try:
