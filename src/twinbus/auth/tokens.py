@@ -8,6 +8,7 @@ in an error's text.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote_plus, urlsplit
 
@@ -79,7 +80,7 @@ def resource_path(resource: str) -> str:
     return unquote_plus(path).strip("/").lower()
 
 
-def verify(token: Token, rules: list[AccessRule], now_s: float) -> Grant:
+def verify(token: Token, rules: Sequence[AccessRule], now_s: float) -> Grant:
     """The grant of a token that one of these rules signed. Raises AccessError otherwise."""
     named = [rule for rule in rules if rule.name == token.rule]
     if not named:

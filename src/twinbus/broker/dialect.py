@@ -48,7 +48,7 @@ from twinbus.amqp.sections import body_value
 from twinbus.amqp.session import RECEIVER, SENDER, Link, LinkState
 from twinbus.amqp.types import CodecError, Described, Symbol, encode
 from twinbus.auth.access_rules import Claim
-from twinbus.broker.cbs import CBS, put_token
+from twinbus.broker.cbs import CBS, Cbs
 from twinbus.broker.client_links import (
     NO_FILTER,
     SESSION_FILTER,
@@ -61,7 +61,6 @@ from twinbus.broker.client_links import (
     session_filter,
 )
 from twinbus.broker.delivery import ticks
-from twinbus.broker.grants import Grants
 from twinbus.broker.management import MANAGEMENT, serve
 from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Namespace
 from twinbus.broker.queue import Burial, Done
@@ -118,7 +117,7 @@ class Client:
         self._clock = clock
         self._on_output = on_output
         self._now_ms = clock()
-        self._grants = Grants(namespace.directory, clock, budget)
+        self._cbs = Cbs(namespace.directory, clock, budget)
         self._links: dict[Link, Context] = {}
         self._replies = Replies(self.amqp, self._links, budget)
         self._attached = 0
@@ -219,10 +218,10 @@ class Client:
 
     def _check_still_good(self, context: Context, now_ms: int) -> None:
         if isinstance(context, Producer):
-            self._grants.require(context.path, Claim.SEND)
+            self._cbs.require(context.path, Claim.SEND)
             self._check_used(context, now_ms)
         elif isinstance(context, Receiver):
-            self._grants.require(context.path, Claim.LISTEN)
+            self._cbs.require(context.path, Claim.LISTEN)
             if context.link.credit == 0 and context.waiter is None:
                 self._check_used(context, now_ms)
             if context.waiter is not None and now_ms >= context.deadline_ms:
@@ -230,7 +229,7 @@ class Client:
                     f"No session of '{context.path}' came free within the time asked for."
                 )
         elif context.path != CBS:
-            self._grants.require_any(context.path + MANAGEMENT)
+            self._cbs.require_any(context.path + MANAGEMENT)
 
     def _check_used(self, context: Producer | Receiver, now_ms: int) -> None:
         """A link that carries nothing is closed after a while, as Service Bus closes it."""
@@ -272,7 +271,7 @@ class Client:
             self._attach_node(link, CBS)
         elif lowered.endswith(MANAGEMENT):
             node = path[: -len(MANAGEMENT)]
-            self._grants.require_any(path)
+            self._cbs.require_any(path)
             self.namespace.directory.resolve(node)
             self._attach_node(link, node)
         elif link.role == RECEIVER:
@@ -287,7 +286,7 @@ class Client:
             link.grant(REQUEST_CREDIT)
 
     def _attach_producer(self, link: Link, path: str) -> None:
-        self._grants.require(path, Claim.SEND)
+        self._cbs.require(path, Claim.SEND)
         entity = self.namespace.directory.entity(path)
         if not entity.sized.status.may_send:
             raise EntityDisabledError(f"'{path}' is currently disabled for sending.")
@@ -296,7 +295,7 @@ class Client:
         link.grant(SEND_CREDIT)
 
     def _attach_receiver(self, link: Link, path: str) -> None:
-        self._grants.require(path, Claim.LISTEN)
+        self._cbs.require(path, Claim.LISTEN)
         entity, queue = self.namespace.directory.resolve(path)
         if not entity.received.status.may_receive:
             raise EntityDisabledError(f"'{path}' is currently disabled for receiving.")
@@ -498,9 +497,9 @@ class Client:
             raise MessageError(f"The request to '{node.path}' cannot be read: {error}") from error
         reply = partial(self._reply, node.path, properties)
         if node.path == CBS:
-            reply(put_token(self.namespace.name, self._grants, values, body), None)
+            reply(self._cbs.put_token(values, body), None)
         else:
-            serve(self.namespace, self._grants, node.path, values, body, self._clock, reply)
+            serve(self.namespace, self._cbs, node.path, values, body, self._clock, reply)
         self.settle_incoming(event, None)
 
     def _reply(self, path: str, request: Properties, values: dict[str, Any], body: Any) -> None:

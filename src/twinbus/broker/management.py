@@ -9,8 +9,8 @@ from uuid import UUID
 
 from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.auth.access_rules import Claim
+from twinbus.broker.cbs import Cbs
 from twinbus.broker.delivery import payload, shown
-from twinbus.broker.grants import Grants
 from twinbus.broker.namespace import Answer, Namespace
 from twinbus.broker.queue import Burial, Settle
 from twinbus.broker.refusals import MessageError, NotAllowedError, RefusalError
@@ -230,7 +230,7 @@ OPERATIONS: dict[str, tuple[Claim, Operation]] = {
 
 def serve(
     namespace: Namespace,
-    grants: Grants,
+    cbs: Cbs,
     path: str,
     values: dict[str, Any],
     body: Any,
@@ -253,7 +253,7 @@ def serve(
         claim, operation = known
         if namespace.trouble is not None:
             answer = namespace.trouble.admit(path, str(name), claim, answer)
-        grants.require(path + MANAGEMENT, claim)
+        cbs.require(path + MANAGEMENT, claim)
         entity, queue = namespace.directory.resolve(path)
         request = Request(namespace, entity, queue, clock(), body, answer)
         if namespace.books is not None:
