@@ -12,10 +12,11 @@ from pathlib import Path
 import uvloop
 
 from bench.process import announce
+from twinbus.broker.batch import Batch
 from twinbus.broker.config import NamespaceConfig
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.server import BrokerConfig, run
-from twinbus.broker.store import Batch, Store
+from twinbus.broker.store import Store
 
 
 class ForgetfulStore(Store):

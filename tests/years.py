@@ -9,9 +9,10 @@ from typing import Any
 from harness.raw import kilobyte_message
 
 from twinbus.auth.access_rules import root_rule
+from twinbus.broker.entry import Entry
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.refusals import RequestError
-from twinbus.broker.store import Entry, Store
+from twinbus.broker.store import Store
 
 NOW_MS = 1_700_000_000_000
 MINUTE_MS = 60_000

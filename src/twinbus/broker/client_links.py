@@ -13,10 +13,10 @@ from twinbus.amqp.session import Link, LinkState
 from twinbus.amqp.types import Described, Symbol
 from twinbus.broker.delivery import payload
 from twinbus.broker.entity import Entity
+from twinbus.broker.entry import Entry
 from twinbus.broker.queue import Queue
 from twinbus.broker.refusals import RefusalError, RequestError
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
-from twinbus.broker.store import Entry
 from twinbus.budget import MAX_UNSENT
 
 if TYPE_CHECKING:

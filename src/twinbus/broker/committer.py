@@ -12,9 +12,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from twinbus.broker.batch import Batch
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.refusals import StoreError
-from twinbus.broker.store import Batch, Store
+from twinbus.broker.store import Store
 from twinbus.budget import MAX_STORING, Budget
 
 

@@ -61,6 +61,7 @@ from twinbus.broker.client_links import (
     session_filter,
 )
 from twinbus.broker.delivery import ticks
+from twinbus.broker.entry import Entry
 from twinbus.broker.management import MANAGEMENT, serve
 from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Namespace
 from twinbus.broker.queue import Burial, Done
@@ -76,7 +77,6 @@ from twinbus.broker.refusals import (
 )
 from twinbus.broker.replies import Replies
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
-from twinbus.broker.store import Entry
 from twinbus.budget import Budget
 from twinbus.ledger import Operation
 

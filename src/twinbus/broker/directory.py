@@ -49,8 +49,9 @@ from twinbus.broker.refusals import (
 from twinbus.broker.rules import Rule, TrueFilter
 from twinbus.broker.rules import from_json as rule_from_json
 from twinbus.broker.rules import to_json as rule_to_json
+from twinbus.broker.schema import LAST_NUMBER
 from twinbus.broker.sessions import SessionQueue
-from twinbus.broker.store import LAST_NUMBER, Row, Store
+from twinbus.broker.store import Store, StoredEntity
 
 DEFAULT_RULE = "$Default"
 MAX_RULES = 2_000
@@ -85,20 +86,14 @@ class Directory:
     # -- loading
 
     def _load(self) -> None:
-        rows = self.store.query(
-            "SELECT id, path, kind, description, created_ms, updated_ms, accessed_ms, "
-            "last_sequence, active, deferred, scheduled, bytes, pings FROM entity ORDER BY id"
-        )
-        sides = {row[0]: row for row in rows}
-        for row in rows:
-            if row[2] in KINDS:
-                description = from_json(KINDS[row[2]], row[3])
-                entity = self._build(row[0], row[2], row[1], description, row[4], sides)
-                entity.updated_ms, entity.accessed_ms = row[5], row[6]
-                self._enlist(entity)
-        for number, text, created_ms in self.store.query(
-            "SELECT entity, definition, created_ms FROM rule ORDER BY entity, created_ms, name"
-        ):
+        sides = {row.id: row for row in self.store.entities()}
+        for row in sides.values():
+            if row.kind in KINDS:
+                description = from_json(KINDS[row.kind], row.description)
+                made = self._build(row.id, row.kind, row.path, description, row.created_ms, sides)
+                made.updated_ms, made.accessed_ms = row.updated_ms, row.accessed_ms
+                self._enlist(made)
+        for number, text, created_ms in self.store.rules():
             subscription = self._queues[number][0]
             self._add_rule(subscription, rule_from_json(json.loads(text)), created_ms)
 
@@ -109,7 +104,7 @@ class Directory:
         path: str,
         description: Description,
         now_ms: int,
-        sides: dict[int, Row],
+        sides: dict[int, StoredEntity],
     ) -> Entity:
         parent = None
         if kind == "subscription":
@@ -134,7 +129,7 @@ class Directory:
         number: int,
         path: str,
         description: QueueDescription | SubscriptionDescription,
-        sides: dict[int, Row],
+        sides: dict[int, StoredEntity],
     ) -> Queue:
         kind = SessionQueue if description.requires_session else Queue
         row = sides.get(number)
@@ -143,12 +138,12 @@ class Directory:
             path,
             description,
             self.store,
-            last_sequence=row[7] if row else 0,
+            last_sequence=row.last_sequence if row else 0,
             new_token=self._owner.new_token,
             bury=self._owner.bury,
             wake=self._owner.wake,
         )
-        queue.counts = Counts(*row[8:13]) if row else Counts()
+        queue.counts = Counts(*row[-5:]) if row else Counts()
         return queue
 
     def _enlist(self, entity: Entity) -> None:
@@ -308,12 +303,9 @@ class Directory:
         entity = self._build(number, kind, path, description, now_ms, {})
         self._creating[key] = entity
         text = to_json(description)
-        self.store.batch.run("UPDATE next_number SET entity = max(entity, ?)", self._next_id)
         for queue, side in zip(entity.queues, (kind, "dead", "transfer"), strict=True):
-            self.store.batch.run(
-                "INSERT INTO entity (id, path, kind, description, created_ms, updated_ms, "
-                "accessed_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                *(queue.entity, queue.path, side, text, now_ms, now_ms, now_ms),
+            self.store.batch.create_entity(
+                queue.entity, queue.path, side, text, now_ms, self._next_id
             )
         if rule is not None:
             self._store_rule(entity, rule, now_ms)
@@ -357,7 +349,7 @@ class Directory:
     ) -> None:
         old, created_ms = self.get_rule(topic, subscription, rule.name)
         entity = self.subscription(topic, subscription)
-        self._drop_stored_rule(entity, old.name)
+        self.store.batch.drop_rule(entity.id, old.name)
         self._store_rule(entity, rule, created_ms)
 
         def committed(error: StoreError | None) -> None:
@@ -371,7 +363,7 @@ class Directory:
     def delete_rule(self, topic: str, subscription: str, name: str, done: Done) -> None:
         rule, _ = self.get_rule(topic, subscription, name)
         entity = self.subscription(topic, subscription)
-        self._drop_stored_rule(entity, rule.name)
+        self.store.batch.drop_rule(entity.id, rule.name)
 
         def committed(error: StoreError | None) -> None:
             if error is None:
@@ -381,14 +373,8 @@ class Directory:
         self.store.submit(committed)
 
     def _store_rule(self, entity: Entity, rule: Rule, created_ms: int) -> None:
-        self.store.batch.run(
-            "INSERT OR REPLACE INTO rule (entity, name, definition, created_ms) "
-            "VALUES (?, ?, ?, ?)",
-            *(entity.id, rule.name, json.dumps(rule_to_json(rule)), created_ms),
-        )
-
-    def _drop_stored_rule(self, entity: Entity, name: str) -> None:
-        self.store.batch.run("DELETE FROM rule WHERE entity = ? AND name = ?", entity.id, name)
+        definition = json.dumps(rule_to_json(rule))
+        self.store.batch.keep_rule(entity.id, rule.name, definition, created_ms)
 
     def _add_rule(self, entity: Entity, rule: Rule, created_ms: int) -> None:
         topic = entity.parent.topic if entity.parent else None
@@ -411,10 +397,7 @@ class Directory:
         check_update(entity.description, description)
         if not isinstance(description, TopicDescription):
             self._check_forwards(path, description)
-        self.store.batch.run(
-            "UPDATE entity SET description = ?, updated_ms = ? WHERE id = ?",
-            *(to_json(description), now_ms, entity.id),
-        )
+        self.store.batch.describe(entity.id, to_json(description), now_ms)
 
         def committed(error: StoreError | None) -> None:
             if error is None:

@@ -36,7 +36,8 @@ from twinbus.broker.descriptions import from_json
 from twinbus.broker.entity import DEAD_LETTERS, KINDS, NUMBERS, SUBSCRIPTIONS, TRANSFER_DEAD_LETTERS
 from twinbus.broker.refusals import FormatError, StoreError
 from twinbus.broker.rules import from_json as rule_from_json
-from twinbus.broker.store import SCHEMA, SEQUENCE_BITS, bring_up_to_date, check_format, held
+from twinbus.broker.schema import SCHEMA, SEQUENCE_BITS, bring_up_to_date, check_format
+from twinbus.broker.store import alone_in
 
 FILE: Final = "messages.db"
 # What a file of the first releases lacks, see `store`.
@@ -542,7 +543,7 @@ def repair(path: Path, say: Say = nobody) -> Report:
     """Mend what can be mended. Raises InspectionError, with nothing changed, where none may be."""
     _check_readable(path)
     try:
-        with held(path.parent):
+        with alone_in(path.parent):
             report = inspect(path, say)
             if not report.findings or report.findings[0].check == "format":
                 return report

@@ -11,12 +11,12 @@ from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.auth.access_rules import Claim
 from twinbus.broker.cbs import Cbs
 from twinbus.broker.delivery import payload, shown
+from twinbus.broker.entry import Entry
 from twinbus.broker.namespace import Answer, Namespace
 from twinbus.broker.queue import Burial, Settle
 from twinbus.broker.refusals import MessageError, NotAllowedError, RefusalError
 from twinbus.broker.requests import Reply, Request, refusal, reply_properties
 from twinbus.broker.sessions import SessionQueue
-from twinbus.broker.store import Entry
 from twinbus.broker.subscription_rules import add_rule, enumerate_rules, remove_rule
 
 # Some SDKs put a token for this part of an entity alone; one for the entity covers it too.

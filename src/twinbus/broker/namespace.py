@@ -27,9 +27,11 @@ from twinbus.amqp.message import Message, typed_properties, with_properties
 from twinbus.amqp.types import CodecError
 from twinbus.auth.access_rules import AccessRule, Claim
 from twinbus.broker.aside import LOST
+from twinbus.broker.batch import Batch
 from twinbus.broker.descriptions import FOREVER, Description
 from twinbus.broker.directory import Directory
 from twinbus.broker.entity import Entity
+from twinbus.broker.entry import ACTIVE, SCHEDULED, Entry
 from twinbus.broker.queue import Burial, Done, Queue, unreadable
 from twinbus.broker.refusals import (
     EntityDisabledError,
@@ -42,7 +44,7 @@ from twinbus.broker.refusals import (
     TooLargeError,
 )
 from twinbus.broker.routing import Changed, read, rewrite
-from twinbus.broker.store import ACTIVE, SCHEDULED, Batch, Entry, Store
+from twinbus.broker.store import Store
 from twinbus.broker.stored import dead_letter, message_of, pack_flags
 from twinbus.health import Health
 from twinbus.ledger import LedgerError, Operation
@@ -133,7 +135,6 @@ class Namespace:
         self._next_housekeeping_ms = 0
         self._began_ms = 0  # the first tick says
         self._noted_ms: dict[int, int] = {}
-        self._next_body = store.next_body()
         self.directory = Directory(name, store, rules, self)
         self.directory.on_update = self._updated
         for entity in self.directory.entities():
@@ -270,11 +271,7 @@ class Namespace:
     def _has_seen(self, entity: Entity, message: Message, now_ms: int) -> bool:
         """Whether the disk has the id of a message among those of this entity."""
         since_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
-        found = self.store.query(
-            "SELECT 1 FROM seen WHERE entity = ? AND message_id = ? AND at_ms > ?",
-            *(entity.id, str(message.properties.message_id), since_ms),
-        )
-        return bool(found)
+        return self.store.has_seen(entity.id, str(message.properties.message_id), since_ms)
 
     def _note_id(
         self, entity: Entity, message_id: str, seen: bool, now_ms: int, done: Done
@@ -294,10 +291,7 @@ class Namespace:
             entity.queue.tally.duplicates_dropped += 1
             self.store.submit(done)
             return None
-        self.store.batch.run(
-            "INSERT OR REPLACE INTO seen (entity, message_id, at_ms) VALUES (?, ?, ?)",
-            *(entity.id, message_id, now_ms),
-        )
+        self.store.batch.remember_id(entity.id, message_id, now_ms)
         self._pending_ids[key] = [done]
 
         def committed(error: Exception | None) -> None:
@@ -352,8 +346,8 @@ class Namespace:
                 except Exception as error:  # noqa: BLE001 - an action's failure, as in `route`
                     self._bury_filter_error(subscription, entry, f"the action failed: {error}")
         # One that comes from another topic, by way of a subscription, may share its bytes already.
-        if len(as_sent) > 1 and entry.body is None:
-            entry.body, self._next_body = self._next_body, self._next_body + 1
+        if len(as_sent) > 1:
+            self.store.share(entry)
         for subscription in as_sent:
             self._place(subscription, replace(entry), message, now_ms, nothing)
         for subscription, new in changed:
@@ -647,19 +641,15 @@ class Namespace:
             self._forget_ids(entity, now_ms)
         if self._noted_ms.get(entity.id, entity.updated_ms) < entity.accessed_ms:
             self._noted_ms[entity.id] = entity.accessed_ms
-            self.store.batch.run(
-                "UPDATE entity SET accessed_ms = ? WHERE id = ?",
-                *(entity.accessed_ms, entity.id),
-            )
+            self.store.batch.note_use(entity.id, entity.accessed_ms)
             self.store.submit(nothing)
         if entity.is_idle(now_ms, self._began_ms):
             self.directory.delete(entity.path, nothing)
 
     def _forget_ids(self, entity: Entity, now_ms: int) -> None:
         before_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
-        old = "FROM seen WHERE entity = ? AND at_ms <= ?"
-        if self.store.query(f"SELECT 1 {old} LIMIT 1", entity.id, before_ms):
-            self.store.batch.run(f"DELETE {old}", entity.id, before_ms)
+        if self.store.has_ids_until(entity.id, before_ms):
+            self.store.batch.forget_ids(entity.id, before_ms)
             self.store.submit(nothing)
 
 
@@ -723,28 +713,17 @@ def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entr
         # The header's TTL ends at 49 days; these two go further.
         span_ms = properties.absolute_expiry_time - properties.creation_time
         ttl_ms = max(span_ms, ttl_ms or 0)
-    expires_ms = None
+    # To name each of its columns would take twice as long.
+    entry = Entry(enqueued_ms=now_ms, size=size, bare=message.bare)
+    entry.annotations = message.annotations
+    entry.delivery_annotations = message.delivery_annotations
+    if due_ms is not None:
+        entry.state, entry.due_ms = SCHEDULED, due_ms
     if ttl_ms is not None:
-        ttl_ms, expires_ms = _lifetime(ttl_ms, due_ms or now_ms)
-    return Entry(
-        0,
-        ACTIVE if due_ms is None else SCHEDULED,
-        0,
-        now_ms,
-        expires_ms,
-        due_ms,
-        None,
-        ttl_ms,
-        pack_flags(message.durable, message.priority),
-        size,
-        0,
-        None,
-        None,
-        message.delivery_annotations,
-        message.annotations,
-        None,
-        message.bare,
-    )
+        entry.ttl_ms, entry.expires_ms = _lifetime(ttl_ms, due_ms or now_ms)
+    if message.durable or message.priority is not None:
+        entry.flags = pack_flags(message.durable, message.priority)
+    return entry
 
 
 def _lifetime(ttl_ms: int, from_ms: int) -> tuple[int | None, int | None]:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from twinbus.amqp.message import Message, application_properties, with_application_properties
 from twinbus.amqp.types import CodecError, encode_map
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription
+from twinbus.broker.entry import ACTIVE, DEFERRED, SCHEDULED, Entry
 from twinbus.broker.refusals import (
     ArgumentError,
     EntityNotFoundError,
@@ -32,7 +33,7 @@ from twinbus.broker.refusals import (
     RequestError,
     StoreError,
 )
-from twinbus.broker.store import ACTIVE, DEFERRED, SCHEDULED, Entry, Store
+from twinbus.broker.store import Store
 from twinbus.broker.window import PAGE_BYTES, Window
 from twinbus.health import each
 

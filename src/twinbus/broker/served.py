@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from twinbus.amqp.message import Message, application_properties
 from twinbus.amqp.types import CodecError
+from twinbus.broker.entry import Entry
 from twinbus.broker.namespace import PING
 from twinbus.broker.queue import Done, Letter, Queue
 from twinbus.broker.requests import Reply, Request
-from twinbus.broker.store import Entry
 from twinbus.ledger import Cause, Ledger, LedgerError, Operation, units
 
 # What a backlog queue's path has in its middle, and where its messages say where they belong.

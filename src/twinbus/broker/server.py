@@ -25,7 +25,7 @@ from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
 from twinbus.broker.refusals import EntityExistsError
 from twinbus.broker.served import Bookkeeper
-from twinbus.broker.store import Store, held
+from twinbus.broker.store import Store, alone_in
 from twinbus.broker.trouble import Trouble, no_faults
 from twinbus.errors import TwinbusError
 from twinbus.ledger import Keeper, Ledger, LedgerError
@@ -84,7 +84,7 @@ class Broker:
 
     async def _start(self, config: NamespaceConfig) -> None:
         folder = self._folder(self.config.data / config.name)
-        self._locks.enter_context(held(folder))
+        self._locks.enter_context(alone_in(folder))
         key = config.key or self.config.key or _kept_key(folder)
         namespace = Namespace(
             config.name, self.config.open_store(folder / "messages.db"), [root_rule(key)]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from twinbus.broker.entry import Entry
 from twinbus.broker.queue import Consumer, Done, Lock, Queue
 from twinbus.broker.refusals import SessionLostError, SessionTakenError
-from twinbus.broker.store import Entry, Row
 from twinbus.broker.window import Window
 from twinbus.health import each
 
@@ -190,40 +190,18 @@ class SessionQueue(Queue):
     # -- state
 
     def get_state(self, session_id: str) -> bytes | None:
-        rows = self.store.query(
-            "SELECT state FROM session WHERE entity = ? AND id = ?", self.entity, session_id
-        )
-        return rows[0][0] if rows else None
+        return self.store.session_state(self.entity, session_id)
 
     def set_state(self, session_id: str, state: bytes | None, now_ms: int, done: Done) -> None:
         self.check_open()
-        batch = self.store.batch
-        if state is None:
-            batch.run("DELETE FROM session WHERE entity = ? AND id = ?", self.entity, session_id)
-        else:
-            batch.run(
-                "INSERT INTO session (entity, id, state, updated_ms) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT DO UPDATE "
-                "SET state = excluded.state, updated_ms = excluded.updated_ms",
-                *(self.entity, session_id, state, now_ms),
-            )
+        self.store.batch.set_state(self.entity, session_id, state, now_ms)
         self.store.submit(done)
 
     def list_sessions(self, updated_since_ms: int | None, skip: int, top: int) -> list[str]:
         """Sessions that have messages, or only those whose state changed since a moment."""
         if updated_since_ms is None:
-            rows: list[Row] = self.store.query(
-                "SELECT DISTINCT session FROM message WHERE id >> 40 = ? AND session IS NOT NULL "
-                "ORDER BY session LIMIT ? OFFSET ?",
-                *(self.entity, top, skip),
-            )
-        else:
-            rows = self.store.query(
-                "SELECT id FROM session WHERE entity = ? AND updated_ms > ? "
-                "ORDER BY id LIMIT ? OFFSET ?",
-                *(self.entity, updated_since_ms, top, skip),
-            )
-        return [row[0] for row in rows]
+            return self.store.sessions(self.entity, skip, top)
+        return self.store.sessions_changed(self.entity, updated_since_ms, skip, top)
 
 
 def _session_of(lock: Lock) -> str:

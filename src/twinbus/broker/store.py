@@ -5,11 +5,6 @@ callback; the committer writes the whole batch in one transaction and calls back
 so nothing is acknowledged before it is on disk (WAL, synchronous=FULL). A batch that fails is
 rolled back whole and every callback gets the error; memory only ever changes in a callback.
 
-A message's row id is ``entity << 40 | sequence number``: one integer key, so that the messages of
-an entity lie together in order, deleting a run of them is one range, and there is no index to keep
-beside the table. It leaves 2**40 messages an entity and 2**23 numbers for entities. A number is
-never given twice, so that nothing that an entity left can ever be another's.
-
 A queue's message keeps its bytes in its own row. A topic's message is stored once in ``body`` and
 the rows of its subscriptions share it; `bodies` counts them.
 
@@ -25,78 +20,29 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, fields
 from itertools import islice
-from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from twinbus.broker import aside, bodies
+from twinbus.broker.batch import OLD_IDS, Batch, Callback, Change, Row
+from twinbus.broker.entry import Entry
 from twinbus.broker.refusals import FormatError, StoreError
+from twinbus.broker.schema import (
+    ADDED,
+    APPLICATION_ID,
+    FORMAT,
+    INDEXES,
+    SCHEMA,
+    SEQUENCE_BITS,
+    bring_up_to_date,
+    check_format,
+    row_id,
+    split,
+)
 from twinbus.health import each
 
 log = logging.getLogger("twinbus.broker")
-
-FORMAT = 1
-SEQUENCE_BITS = 40
-LAST_NUMBER = (1 << 63 - SEQUENCE_BITS) - 1
-_APPLICATION_ID = 0x54574E42  # "TWNB"
-
-ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
-
-
-SCHEMA = """
-CREATE TABLE entity (
-    id INTEGER PRIMARY KEY, path TEXT NOT NULL, kind TEXT NOT NULL, description TEXT NOT NULL,
-    created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL, accessed_ms INTEGER NOT NULL,
-    last_sequence INTEGER NOT NULL DEFAULT 0, active INTEGER NOT NULL DEFAULT 0,
-    deferred INTEGER NOT NULL DEFAULT 0, scheduled INTEGER NOT NULL DEFAULT 0,
-    bytes INTEGER NOT NULL DEFAULT 0, pings INTEGER NOT NULL DEFAULT 0
-);
-CREATE UNIQUE INDEX entity_path ON entity (lower(path));
-CREATE TABLE message (
-    id INTEGER PRIMARY KEY, state INTEGER NOT NULL DEFAULT 0,
-    delivery_count INTEGER NOT NULL DEFAULT 0, enqueued_ms INTEGER NOT NULL, expires_ms INTEGER,
-    due_ms INTEGER, session TEXT, ttl_ms INTEGER, flags INTEGER NOT NULL DEFAULT 0,
-    size INTEGER NOT NULL, hops INTEGER NOT NULL DEFAULT 0,
-    origin_sequence INTEGER, dead_source TEXT, delivery_annotations BLOB, annotations BLOB,
-    body INTEGER, bare BLOB
-);
-CREATE INDEX message_expiry ON message (expires_ms) WHERE expires_ms IS NOT NULL;
-CREATE INDEX message_due ON message (due_ms) WHERE state = 2;
-CREATE INDEX message_session ON message (id >> 40, session, id) WHERE session IS NOT NULL;
-CREATE TABLE about (created_ms INTEGER NOT NULL);
-INSERT INTO about VALUES (CAST(strftime('%s', 'now') AS INTEGER) * 1000);
-CREATE TABLE body (id INTEGER PRIMARY KEY, holders INTEGER NOT NULL, bare BLOB NOT NULL);
-CREATE TABLE session (
-    entity INTEGER NOT NULL, id TEXT NOT NULL, state BLOB, updated_ms INTEGER NOT NULL,
-    PRIMARY KEY (entity, id)
-) WITHOUT ROWID;
-CREATE TABLE seen (
-    entity INTEGER NOT NULL, message_id TEXT NOT NULL, at_ms INTEGER NOT NULL,
-    PRIMARY KEY (entity, message_id)
-) WITHOUT ROWID;
-CREATE INDEX seen_at ON seen (entity, at_ms);
-CREATE TABLE rule (
-    entity INTEGER NOT NULL, name TEXT NOT NULL COLLATE NOCASE, definition TEXT NOT NULL,
-    created_ms INTEGER NOT NULL, PRIMARY KEY (entity, name)
-) WITHOUT ROWID;
-"""
-# What files of the first releases lack. Those releases can still open a file that has it.
-ADDED = (
-    "CREATE TABLE next_number (entity INTEGER NOT NULL, body INTEGER NOT NULL)",
-    "INSERT INTO next_number VALUES (1, 1)",
-    aside.TABLE,
-)
-# Added whenever one is missing. The active messages of sessions by age and by name, because a queue
-# may have put aside more messages than anybody can walk past. A message without a session is in
-# neither, so sending one costs nothing more.
-INDEXES = (
-    "CREATE INDEX IF NOT EXISTS message_ready ON message (id) "
-    "WHERE state = 0 AND session IS NOT NULL",
-    "CREATE INDEX IF NOT EXISTS message_ready_session ON message (id >> 40, session, id) "
-    "WHERE state = 0 AND session IS NOT NULL",
-)
 
 _INSERT = """
 INSERT INTO message (
@@ -137,214 +83,29 @@ _OLDEST = (
     "SELECT enqueued_ms FROM message WHERE id > ? AND id < ? AND state = 0 ORDER BY id LIMIT 1"
 )
 _ONE = _SELECT + "WHERE message.id = ?"
-
-
-@dataclass(slots=True)
-class Entry:
-    """One message in one queue: a row, as memory has it."""
-
-    sequence: int
-    state: int
-    delivery_count: int
-    enqueued_ms: int
-    expires_ms: int | None
-    due_ms: int | None
-    session: str | None
-    ttl_ms: int | None
-    flags: int
-    size: int
-    hops: int
-    origin_sequence: int | None
-    dead_source: str | None
-    delivery_annotations: bytes | None
-    annotations: bytes | None
-    body: int | None
-    bare: bytes
-
-
-Row = tuple[Any, ...]
-
 _BODY = -2  # of a row of `Batch.inserts`
 
-# All columns but the first and the last, which are the key and the bytes.
-_columns = attrgetter(*(column.name for column in fields(Entry)[1:-1]))
-_peculiarities = attrgetter(
-    *("state", "delivery_count", "expires_ms", "due_ms", "session", "ttl_ms", "flags", "hops"),
-    *("origin_sequence", "dead_source", "delivery_annotations", "annotations", "body"),
-)
-_PLAIN = (ACTIVE, 0, None, None, None, None, 0, 0, None, None, None, None, None)
 
+class StoredEntity(NamedTuple):
+    """An entity, or one of the queues behind it, with what its messages come to."""
 
-def row_id(entity: int, sequence: int) -> int:
-    return entity << SEQUENCE_BITS | sequence
-
-
-@dataclass(slots=True)
-class Change:
-    """What a batch does to one entity's counters. The last three are counted in memory alone."""
-
+    id: int
+    path: str
+    kind: str
+    description: str
+    created_ms: int
+    updated_ms: int
+    accessed_ms: int
     last_sequence: int = 0
     active: int = 0
     deferred: int = 0
     scheduled: int = 0
     bytes: int = 0
     pings: int = 0
-    arrived: int = 0
-    completed: int = 0
-    dead_lettered: int = 0
-
-    def add(self, state: int, count: int, size: int) -> None:
-        self.bytes += size
-        if state == ACTIVE:
-            self.active += count
-        elif state == DEFERRED:
-            self.deferred += count
-        else:
-            self.scheduled += count
-
-    def absorb(self, other: Change) -> None:
-        self.last_sequence = max(self.last_sequence, other.last_sequence)
-        for name in _SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-
-_SUMS = tuple(column.name for column in fields(Change) if column.name != "last_sequence")
-
-Callback = Callable[[StoreError | None], None]
-
-
-@dataclass(slots=True)
-class Batch:
-    """Changes that reach the disk together or not at all."""
-
-    inserts: list[Row] = field(default_factory=list)
-    plain_inserts: list[Row] = field(default_factory=list)
-    deletes: list[int] = field(default_factory=list)
-    sharing: list[int] = field(default_factory=list)  # those of the deletes that may share bytes
-    rewrites: list[tuple[bytes, int]] = field(default_factory=list)
-    statements: list[tuple[str, Row]] = field(default_factory=list)
-    dropped: list[tuple[int, int]] = field(default_factory=list)
-    changes: dict[int, Change] = field(default_factory=dict)
-    bodies: dict[int, bytes] = field(default_factory=dict)
-    callbacks: list[Callback] = field(default_factory=list)
-    size: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.callbacks)
-
-    def change(self, entity: int) -> Change:
-        change = self.changes.get(entity)
-        if change is None:
-            change = self.changes[entity] = Change()
-        return change
-
-    def insert(self, entity: int, entry: Entry) -> None:
-        key = entity << SEQUENCE_BITS | entry.sequence
-        if _peculiarities(entry) == _PLAIN:
-            self.plain_inserts.append((key, entry.enqueued_ms, entry.size, entry.bare))
-        else:
-            bare: bytes | None = entry.bare
-            if entry.body is not None:
-                self.bodies[entry.body], bare = entry.bare, None
-            self.inserts.append((key, *_columns(entry), bare))
-        self.size += entry.size
-        change = self.change(entity)
-        change.add(entry.state, 1, entry.size)
-        change.last_sequence = entry.sequence
-        change.arrived += 1
-
-    def delete(self, entity: int, entry: Entry) -> Change:
-        """Remove a message. That it shared its bytes when it was read is no more than a hint."""
-        key = row_id(entity, entry.sequence)
-        self.deletes.append(key)
-        if entry.body is not None:
-            self.sharing.append(key)
-        change = self.change(entity)
-        change.add(entry.state, -1, -entry.size)
-        return change
-
-    def restate(self, entity: int, entry: Entry, state: int, delivery_count: int) -> None:
-        """Move a message between active and deferred, or count a delivery of it."""
-        change = self.change(entity)
-        change.add(entry.state, -1, 0)
-        change.add(state, 1, 0)
-        self.statements.append(
-            (
-                "UPDATE message SET state = ?, delivery_count = ? WHERE id = ?",
-                (state, delivery_count, row_id(entity, entry.sequence)),
-            )
-        )
-
-    def rewrite(self, entity: int, entry: Entry, bare: bytes) -> None:
-        """Give a message other bytes of its own."""
-        self.rewrites.append((bare, row_id(entity, entry.sequence)))
-
-    def set_aside(self, entity: int, entry: Entry, reason: str, now_ms: int) -> None:
-        """Take a message out of reach, but keep it."""
-        key = row_id(entity, entry.sequence)
-        self.run(aside.MOVE, now_ms, reason, key, key)
-        self.delete(entity, entry)
-
-    def drop(self, first: int, last: int) -> None:
-        """Remove the entities of these numbers with all they have, whatever else the batch does."""
-        self.dropped.append((first, last))
-
-    def run(self, sql: str, *values: Any) -> None:
-        """Any other change, made before messages are added and removed."""
-        self.statements.append((sql, values))
-
-    def absorb(self, other: Batch) -> None:
-        """What another batch does comes after what this one does."""
-        for column in fields(self):
-            mine = getattr(self, column.name)
-            if isinstance(mine, list):
-                mine.extend(getattr(other, column.name))
-        self.bodies |= other.bodies
-        for entity, change in other.changes.items():
-            self.change(entity).absorb(change)
-        self.size += other.size
-
-
-def _runs(ids: list[int]) -> list[tuple[int, int]]:
-    """Neighbouring ids as ranges: consumers mostly settle in order, so there are few."""
-    ids = sorted(set(ids))
-    runs = []
-    first = last = ids[0]
-    for key in ids[1:]:
-        if key != last + 1:
-            runs.append((first, last))
-            first = key
-        last = key
-    runs.append((first, last))
-    return runs
-
-
-def check_format(link: sqlite3.Connection, path: Path) -> None:
-    """Raise unless it is a store of ours, and of the version that this program knows."""
-    (known,) = link.execute("PRAGMA application_id").fetchone()
-    (version,) = link.execute("PRAGMA user_version").fetchone()
-    if known != _APPLICATION_ID:
-        raise FormatError(
-            f"{path} is a SQLite file, but not a Twinbus store; "
-            "name another data folder, or move the file away"
-        )
-    if version != FORMAT:
-        raise FormatError(
-            f"{path} has format version {version}; this program reads version {FORMAT}. "
-            "Use the release that wrote it, or start with an empty data folder"
-        )
-
-
-def bring_up_to_date(link: sqlite3.Connection) -> bool:
-    """Add what a file of an older release lacks; answers whether it was one of the first."""
-    first = not link.execute("SELECT 1 FROM sqlite_master WHERE name = 'next_number'").fetchone()
-    for sql in (*ADDED, *INDEXES) if first else INDEXES:
-        link.execute(sql)
-    return first
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Hold a namespace's folder: two who write there would each believe the messages are theirs."""
     with (folder / "lock").open("w") as file:
         try:
@@ -365,6 +126,7 @@ class Store:
         self.on_change: Callable[[], None] = lambda: None
         # The rows of messages that were met without their bytes. Nobody gets to see them.
         self.lost: set[int] = set()
+        self._next_body = 0  # not known before a body is shared
         try:
             self._open()
         except sqlite3.DatabaseError as error:
@@ -399,7 +161,7 @@ class Store:
         # Wider pages hold several 1 KB messages each, which is what makes draining a queue cheap.
         self._writer.execute("PRAGMA page_size = 16384")
         self._writer.execute("PRAGMA journal_mode = WAL")
-        script = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
+        script = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
         added = ";".join((*ADDED, *INDEXES))
         self._writer.executescript(f"BEGIN; {script} {SCHEMA} {added}; COMMIT;")
 
@@ -543,13 +305,13 @@ class Store:
     def get(self, entity: int, sequence: int) -> Entry | None:
         if not 0 <= sequence < 1 << SEQUENCE_BITS:
             return None  # a client may ask for any number; this one would be another entity's
-        rows = self._read(_ONE, (row_id(entity, sequence),))
+        rows = self.query(_ONE, row_id(entity, sequence))
         return next(self._whole(rows), None)
 
     def take_lost(self) -> list[tuple[int, Entry]]:
         """(entity, message) of those that have lost their bytes, as they are now."""
         lost, self.lost = self.lost, set()
-        rows = [row for key in lost for row in self._read(_ONE, (key,))]
+        rows = [row for key in lost for row in self.query(_ONE, key)]
         return [(row[0] >> SEQUENCE_BITS, _entry(row)) for row in rows]
 
     def next_session(self, entity: int, after: str) -> str | None:
@@ -557,10 +319,10 @@ class Store:
 
         One step down an index, however many messages each session has, and of whatever state.
         """
-        rows = self._read(
+        rows = self.query(
             "SELECT session FROM message INDEXED BY message_ready_session "
             "WHERE id >> 40 = ? AND session > ? AND state = 0 ORDER BY session LIMIT 1",
-            (entity, after),
+            *(entity, after),
         )
         return next((row[0] for row in rows), None)
 
@@ -582,48 +344,89 @@ class Store:
 
     def oldest_sessions(self, entity: int, limit: int) -> list[str]:
         """The sessions of an entity's oldest active messages, in that order."""
-        rows = self._read(
+        rows = self.query(
             "SELECT session FROM message INDEXED BY message_ready WHERE id > ? AND id < ? "
             "AND state = 0 AND session IS NOT NULL ORDER BY id LIMIT ?",
-            (row_id(entity, 0), row_id(entity + 1, 0), limit),
+            *(row_id(entity, 0), row_id(entity + 1, 0), limit),
         )
         return list(dict.fromkeys(row[0] for row in rows))
 
     def expired(self, now_ms: int, limit: int) -> list[tuple[int, int]]:
         """(entity, sequence) of messages whose time is up."""
-        rows = self._read(
+        rows = self.query(
             "SELECT id FROM message WHERE expires_ms <= ? AND state != 1 "
             "ORDER BY expires_ms LIMIT ?",
-            (now_ms, limit),
+            *(now_ms, limit),
         )
-        return [_split(row[0]) for row in rows]
+        return [split(row[0]) for row in rows]
 
     def due(self, now_ms: int, limit: int) -> list[tuple[int, int]]:
         """(entity, sequence) of scheduled messages whose time has come."""
-        rows = self._read(
+        rows = self.query(
             "SELECT id FROM message WHERE state = 2 AND due_ms <= ? ORDER BY due_ms, id LIMIT ?",
-            (now_ms, limit),
+            *(now_ms, limit),
         )
-        return [_split(row[0]) for row in rows]
+        return [split(row[0]) for row in rows]
 
     def created_ms(self) -> int:
-        return int(self._read("SELECT created_ms FROM about", ())[0][0])
+        return int(self.query("SELECT created_ms FROM about")[0][0])
+
+    def entities(self) -> list[StoredEntity]:
+        columns = ", ".join(StoredEntity._fields)
+        rows = self.query(f"SELECT {columns} FROM entity ORDER BY id")  # noqa: S608 - our own names
+        return [StoredEntity(*row) for row in rows]
+
+    def rules(self) -> list[Row]:
+        """Of each rule its subscription, its definition and when it was made."""
+        return self.query(
+            "SELECT entity, definition, created_ms FROM rule ORDER BY entity, created_ms, name"
+        )
+
+    def has_seen(self, entity: int, message_id: str, since_ms: int) -> bool:
+        """Whether an entity remembers an id that is younger than that."""
+        sql = "SELECT 1 FROM seen WHERE entity = ? AND message_id = ? AND at_ms > ?"
+        return bool(self.query(sql, entity, message_id, since_ms))
+
+    def has_ids_until(self, entity: int, until_ms: int) -> bool:
+        """Whether an entity remembers an id that is as old as that."""
+        return bool(self.query(f"SELECT 1 {OLD_IDS} LIMIT 1", entity, until_ms))
+
+    def session_state(self, entity: int, session: str) -> bytes | None:
+        rows = self.query("SELECT state FROM session WHERE entity = ? AND id = ?", entity, session)
+        return rows[0][0] if rows else None
+
+    def sessions(self, entity: int, skip: int, top: int) -> list[str]:
+        """Those that have messages, by name."""
+        rows = self.query(
+            "SELECT DISTINCT session FROM message WHERE id >> 40 = ? AND session IS NOT NULL "
+            "ORDER BY session LIMIT ? OFFSET ?",
+            *(entity, top, skip),
+        )
+        return [row[0] for row in rows]
+
+    def sessions_changed(self, entity: int, since_ms: int, skip: int, top: int) -> list[str]:
+        """Those whose state changed after a moment, by name."""
+        rows = self.query(
+            "SELECT id FROM session WHERE entity = ? AND updated_ms > ? ORDER BY id "
+            "LIMIT ? OFFSET ?",
+            *(entity, since_ms, top, skip),
+        )
+        return [row[0] for row in rows]
 
     def next_entity(self) -> int:
         """The first number that no entity ever had."""
-        (given,) = self._read("SELECT entity FROM next_number", ())[0]
-        (there,) = self._read("SELECT coalesce(max(id), 0) + 1 FROM entity", ())[0]
+        (given,) = self.query("SELECT entity FROM next_number")[0]
+        (there,) = self.query("SELECT coalesce(max(id), 0) + 1 FROM entity")[0]
         return max(int(given), int(there))
 
-    def next_body(self) -> int:
-        """The first number that no shared body ever had."""
-        (given,) = self._read("SELECT body FROM next_number", ())[0]
-        (there,) = self._read("SELECT coalesce(max(id), 0) + 1 FROM body", ())[0]
-        return max(int(given), int(there))
-
-    def query(self, sql: str, *values: Any) -> list[Row]:
-        """Any other read."""
-        return self._read(sql, values)
+    def share(self, entry: Entry) -> None:
+        """Have the bytes stored once, for all copies of this message. They may be already."""
+        if entry.body is None:
+            if not self._next_body:
+                (given,) = self.query("SELECT body FROM next_number")[0]
+                (there,) = self.query("SELECT coalesce(max(id), 0) + 1 FROM body")[0]
+                self._next_body = max(int(given), int(there))
+            entry.body, self._next_body = self._next_body, self._next_body + 1
 
     def close(self) -> None:
         self._reader.close()
@@ -652,12 +455,12 @@ class Store:
                 self.lost.add(row[0])
                 log.error(
                     "%s: message %s of entity %s has lost its bytes, and will be set aside",
-                    *(self.path, *reversed(_split(row[0]))),
+                    *(self.path, *reversed(split(row[0]))),
                 )
 
-    def _read(self, sql: str, values: Iterable[Any]) -> list[Row]:
+    def query(self, sql: str, *values: Any) -> list[Row]:
         try:
-            return self._reader.execute(sql, tuple(values)).fetchall()
+            return self._reader.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise _translated(error) from error
 
@@ -666,12 +469,22 @@ def _entry(row: Row) -> Entry:
     return Entry(row[0] & (1 << SEQUENCE_BITS) - 1, *row[1:])
 
 
-def _split(key: int) -> tuple[int, int]:
-    return key >> SEQUENCE_BITS, key & (1 << SEQUENCE_BITS) - 1
-
-
 def _translated(error: Exception) -> StoreError:
     name = getattr(error, "sqlite_errorname", "")
     full = name.startswith("SQLITE_FULL")
     reason = "the disk is full" if full else f"the store failed: {error} ({name})"
     return StoreError(reason, full=full)
+
+
+def _runs(ids: list[int]) -> list[tuple[int, int]]:
+    """Neighbouring ids as ranges: consumers mostly settle in order, so there are few."""
+    ids = sorted(set(ids))
+    runs = []
+    first = last = ids[0]
+    for key in ids[1:]:
+        if key != last + 1:
+            runs.append((first, last))
+            first = key
+        last = key
+    runs.append((first, last))
+    return runs

@@ -12,7 +12,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Container
 
-from twinbus.broker.store import Entry
+from twinbus.broker.entry import Entry
 
 PAGE = 256
 PAGE_BYTES = 1 << 20

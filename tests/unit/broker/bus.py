@@ -11,11 +11,13 @@ from typing import Any
 from twinbus.amqp.message import Message, Properties
 from twinbus.amqp.types import encode
 from twinbus.auth.access_rules import root_rule
+from twinbus.broker.batch import Batch
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from twinbus.broker.entry import Entry
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Queue
 from twinbus.broker.refusals import RequestError, StoreError
-from twinbus.broker.store import Batch, Entry, Store
+from twinbus.broker.store import Store
 
 START_MS = 1_700_000_000_000
 

@@ -23,8 +23,8 @@ from twinbus.broker.refusals import (
     StoreError,
 )
 from twinbus.broker.rules import Rule, SqlFilter, TrueFilter
+from twinbus.broker.schema import LAST_NUMBER
 from twinbus.broker.sessions import SessionQueue
-from twinbus.broker.store import LAST_NUMBER
 
 ONE = "t/Subscriptions/one"
 REFUSAL = StoreError("the disk is full", full=True)

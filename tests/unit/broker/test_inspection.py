@@ -31,7 +31,8 @@ from twinbus.broker.inspection import (
 )
 from twinbus.broker.queue import Burial
 from twinbus.broker.rules import Rule, SqlFilter
-from twinbus.broker.store import FORMAT, held
+from twinbus.broker.schema import FORMAT
+from twinbus.broker.store import alone_in
 
 LATER = encode_annotations({SCHEDULED: Timestamp(NOW_MS + 600_000)})
 
@@ -641,6 +642,6 @@ def test_a_file_that_is_not_there_or_not_to_be_read_is_a_sentence(copy: Path) ->
 def test_nothing_is_mended_in_a_folder_that_a_broker_uses(copy: Path) -> None:
     change(copy, "UPDATE entity SET active = 9")
     before = whole(copy)
-    with held(copy.parent), pytest.raises(InspectionError, match="another broker is using"):
+    with alone_in(copy.parent), pytest.raises(InspectionError, match="another broker is using"):
         repair(copy)
     assert whole(copy) == before

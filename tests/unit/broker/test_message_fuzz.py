@@ -47,10 +47,10 @@ from twinbus.amqp.types import (
 )
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import QueueDescription, TopicDescription
+from twinbus.broker.entry import SCHEDULED, Entry
 from twinbus.broker.queue import Queue
 from twinbus.broker.refusals import RequestError
 from twinbus.broker.rules import CorrelationFilter, Rule, SqlFilter, SqlRuleAction
-from twinbus.broker.store import SCHEDULED, Entry
 from twinbus.lab.simulation.node import Disk
 
 INPUTS = 2_400  # whole messages

@@ -20,6 +20,7 @@ from twinbus.amqp.types import Symbol, Timestamp, ULong, encode
 from twinbus.auth.access_rules import root_rule
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import QueueDescription
+from twinbus.broker.entry import DEFERRED, Entry
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Burial, Queue
 from twinbus.broker.refusals import (
@@ -30,7 +31,7 @@ from twinbus.broker.refusals import (
     RequestError,
     StoreError,
 )
-from twinbus.broker.store import DEFERRED, Entry, Store
+from twinbus.broker.store import Store
 
 START_MS = 1_700_000_000_000
 LOCK_MS = 60_000

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from twinbus.broker.batch import Batch
+from twinbus.broker.entry import ACTIVE, DEFERRED, SCHEDULED, Entry
 from twinbus.broker.refusals import FormatError, StoreError
-from twinbus.broker.store import ACTIVE, DEFERRED, FORMAT, SCHEDULED, Batch, Entry, Store
+from twinbus.broker.schema import FORMAT
+from twinbus.broker.store import Store
 
 QUEUE = 3
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from twinbus.broker.entry import Entry
 from twinbus.broker.refusals import StoreError
-from twinbus.broker.store import Entry
 from twinbus.broker.window import MAX_RETURNED, PAGE, Window
 
 

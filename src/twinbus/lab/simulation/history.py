@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from twinbus import envelope
 from twinbus.amqp.message import Message, application_properties
-from twinbus.broker.store import Entry
+from twinbus.broker.entry import Entry
 from twinbus.lab.simulation.clock import START_MS, Clock
 from twinbus.lab.simulation.letter import Letter, id_of
 from twinbus.lab.simulation.node import Delivery, Node

@@ -22,8 +22,10 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.auth.access_rules import root_rule
+from twinbus.broker.batch import Batch
 from twinbus.broker.delivery import payload
 from twinbus.broker.directory import Directory
+from twinbus.broker.entry import Entry
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Burial, Done, Queue
 from twinbus.broker.refusals import (
@@ -34,7 +36,7 @@ from twinbus.broker.refusals import (
     StoreError,
 )
 from twinbus.broker.sessions import Session, SessionQueue, Waiter
-from twinbus.broker.store import Batch, Entry, Store
+from twinbus.broker.store import Store
 from twinbus.health import Health
 from twinbus.lab.simulation.clock import START_MS, Clock
 
