@@ -113,6 +113,7 @@ generate: setup
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/diagram.py
 	$(BIN)/python tools/architecture.py
+	$(BIN)/python tools/help.py
 	$(BIN)/python tools/conformance.py
 
 # Whether each statement in docs/conformance.md is held: it is broken on purpose, and its tests must

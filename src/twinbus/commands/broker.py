@@ -4,94 +4,100 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from twinbus.commands import inspection
-from twinbus.commands.terminal import Json, print_json, refuse
+from twinbus.commands.options import Host, Json, Verbose
+from twinbus.commands.terminal import needing, print_json, refuse
 
 if TYPE_CHECKING:
     from twinbus.broker.config import NamespaceConfig
-    from twinbus.broker.server import Broker
+    from twinbus.broker.server import Broker, BrokerConfig
+
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--name", help="A namespace's name; give several to serve several."),
+]
+Ports = Annotated[
+    list[int] | None,
+    typer.Option("--port", help="Its AMQP port, one a name. Default: 5672, 5673, ..."),
+]
+AdminPorts = Annotated[
+    list[int] | None,
+    typer.Option("--admin-port", help="Its HTTP port, one a name. Default: 5300, 5301, ..."),
+]
+Data = Annotated[Path, typer.Option("--data", help="Where the messages are kept.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="TWINBUS_KEY",
+        show_envvar=True,
+        help="The key of RootManageSharedAccessKey; better given by the environment, "
+        "where the process list does not show it. Default: made once, kept with the data.",
+    ),
+]
+Queues = Annotated[
+    list[str] | None, typer.Option("--queue", help="A queue to create if it is not there.")
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file, or the emulator's config.json.")
+]
+TlsCert = Annotated[
+    Path | None, typer.Option("--tls-cert", help="A certificate for TLS. Default: self-signed.")
+]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key.")]
+IdleLinkS = Annotated[
+    float,
+    typer.Option(
+        "--idle-link-s", min=0, help="Close a link that carries nothing so long; 0 is never."
+    ),
+]
+MayFault = Annotated[
+    bool, typer.Option("--faults", help="Let those who may manage start faults: `twinbus fault`.")
+]
+ServedLedger = Annotated[
+    str | None,
+    typer.Option("--ledger", help="A folder or URL to record what is served; see `twinbus cost`."),
+]
+Check = Annotated[
+    Path | None,
+    typer.Option(
+        "--check",
+        help="Serve nothing: check all that must hold in the files under this data folder. "
+        "Fails with exit code 1 if something does not.",
+    ),
+]
+Repair = Annotated[
+    bool,
+    typer.Option(
+        "--repair", help="With --check: mend what can be mended without losing a message."
+    ),
+]
 
 
 def broker(
     context: typer.Context,
-    name: Annotated[
-        list[str] | None,
-        typer.Option("--name", help="A namespace's name; give several to serve several."),
-    ] = None,
-    port: Annotated[
-        list[int] | None,
-        typer.Option("--port", help="Its AMQP port, one a name. Default: 5672, 5673, ..."),
-    ] = None,
-    admin_port: Annotated[
-        list[int] | None,
-        typer.Option("--admin-port", help="Its HTTP port, one a name. Default: 5300, 5301, ..."),
-    ] = None,
-    data: Annotated[Path, typer.Option("--data", help="Where the messages are kept.")] = Path(
-        ".twinbus"
-    ),
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key",
-            envvar="TWINBUS_KEY",
-            show_envvar=True,
-            help="The key of RootManageSharedAccessKey; better given by the environment, "
-            "where the process list does not show it. Default: made once, kept with the data.",
-        ),
-    ] = None,
-    queue: Annotated[
-        list[str] | None, typer.Option("--queue", help="A queue to create if it is not there.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A TOML file, or the emulator's config.json.")
-    ] = None,
-    host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; loopback unless you say so.")
-    ] = "127.0.0.1",
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option("--tls-cert", help="A certificate for TLS. Default: self-signed."),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", help="The certificate's key.")
-    ] = None,
-    idle_link_s: Annotated[
-        float,
-        typer.Option(
-            "--idle-link-s", min=0, help="Close a link that carries nothing so long; 0 is never."
-        ),
-    ] = 600,
-    faults: Annotated[
-        bool,
-        typer.Option("--faults", help="Let those who may manage start faults: `twinbus fault`."),
-    ] = False,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger", help="A folder or URL to record what is served; see `twinbus cost`."
-        ),
-    ] = None,
-    check: Annotated[
-        Path | None,
-        typer.Option(
-            "--check",
-            help="Serve nothing: check all that must hold in the files under this data folder. "
-            "Fails with exit code 1 if something does not.",
-        ),
-    ] = None,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair", help="With --check: mend what can be mended without losing a message."
-        ),
-    ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    name: Names = None,
+    port: Ports = None,
+    admin_port: AdminPorts = None,
+    data: Data = Path(".twinbus"),
+    key: Key = None,
+    queue: Queues = None,
+    config: Config = None,
+    host: Host = "127.0.0.1",
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    idle_link_s: IdleLinkS = 600,
+    faults: MayFault = False,
+    ledger: ServedLedger = None,
+    check: Check = None,
+    repair: Repair = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Serve durable Service Bus namespaces to any Service Bus client.
@@ -105,16 +111,12 @@ def broker(
     if repair:
         refuse("--repair goes with --check: twinbus broker --check FOLDER --repair")
     # Imported here so that `pip install twinbus` without the broker's extra still has a CLI.
-    try:
-        import asyncio
-
-        import uvloop
+    with needing("the broker", "broker"):
+        import uvloop  # noqa: F401
 
         from twinbus.broker.config import ConfigError
         from twinbus.broker.refusals import DescriptionError, StoreError
-        from twinbus.broker.server import BrokerConfig, BrokerError, check_tls, run
-    except ImportError as error:
-        refuse(f"the broker needs more packages ({error.name}): pip install 'twinbus[broker]'")
+        from twinbus.broker.server import BrokerConfig, BrokerError, check_tls
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -125,10 +127,20 @@ def broker(
         settings = BrokerConfig(
             namespaces, data, host, key, tls_cert, tls_key, idle_link_s, faults, ledger
         )
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(settings, _print_ready_as_json if as_json else _print_ready))
+        _serve(settings, _print_ready_as_json if as_json else _print_ready)
     except (ConfigError, DescriptionError, BrokerError, StoreError, OSError) as error:
         refuse(str(error))
+
+
+def _serve(settings: BrokerConfig, tell: Callable[[Broker], None]) -> None:
+    import asyncio
+
+    import uvloop
+
+    from twinbus.broker.server import run
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(settings, tell))
 
 
 def _only_check(context: typer.Context) -> None:

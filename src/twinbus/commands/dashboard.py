@@ -13,54 +13,47 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from twinbus.auth.signature import Key
-from twinbus.commands.terminal import (
-    Certificate,
-    Primary,
-    Secondary,
-    local,
-    refuse,
-    trusting,
-)
+from twinbus.commands.options import Certificate, Prices, Primary, Secondary, Tier
+from twinbus.commands.terminal import lacking, local, refuse, refusing, trusting
 from twinbus.local.pair import DASHBOARD_PORT
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from starlette.types import ASGIApp
 
 TOKEN_VARIABLE = "TWINBUS_DASHBOARD_TOKEN"  # noqa: S105  the name of a variable
 STANDARD = "standard"
 _NEEDED = ("starlette", "uvicorn", "pyarrow")
 
+ClientsLedger = Annotated[
+    str | None,
+    typer.Option("--ledger", envvar="TWINBUS_LEDGER", help="The folder of the clients' ledger."),
+]
+Port = Annotated[int, typer.Option(min=0, max=65_535, help="Of loopback; 0: any that is free.")]
+PrimaryAdmin = Annotated[
+    str | None,
+    typer.Option(
+        "--primary-admin",
+        envvar="TWINBUS_PRIMARY_ADMIN",
+        help="The primary's admin address, as http://localhost:5300.",
+    ),
+]
+SecondaryAdmin = Annotated[
+    str | None,
+    typer.Option("--secondary-admin", envvar="TWINBUS_SECONDARY_ADMIN", help="The secondary's."),
+]
+
 
 def dashboard(
     primary: Primary = None,
     secondary: Secondary = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger", envvar="TWINBUS_LEDGER", help="The folder of the clients' ledger."
-        ),
-    ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Of loopback; 0: any that is free.")
-    ] = DASHBOARD_PORT,
-    tier: Annotated[str, typer.Option("--tier", help="A tier of the price table.")] = STANDARD,
-    prices: Annotated[
-        Path | None, typer.Option("--prices", help="A price table of your own, TOML or JSON.")
-    ] = None,
-    primary_admin: Annotated[
-        str | None,
-        typer.Option(
-            "--primary-admin",
-            envvar="TWINBUS_PRIMARY_ADMIN",
-            help="The primary's admin address, as http://localhost:5300.",
-        ),
-    ] = None,
-    secondary_admin: Annotated[
-        str | None,
-        typer.Option(
-            "--secondary-admin", envvar="TWINBUS_SECONDARY_ADMIN", help="The secondary's."
-        ),
-    ] = None,
+    ledger: ClientsLedger = None,
+    port: Port = DASHBOARD_PORT,
+    tier: Tier = STANDARD,
+    prices: Prices = None,
+    primary_admin: PrimaryAdmin = None,
+    secondary_admin: SecondaryAdmin = None,
     certificate: Certificate = None,
 ) -> None:
     """Show a pair in a browser: states, backlog, rates, outages, the bill, one message's journey.
@@ -72,20 +65,15 @@ def dashboard(
     """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        needed = f"the dashboard needs more packages ({missing[0]})"
-        refuse(f"{needed}: pip install 'twinbus[dashboard]'")
+        lacking("the dashboard", missing[0], "dashboard")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     from twinbus.dashboard.process import HOST, serve
-    from twinbus.serving.port import Address, listening_socket
 
     first = _asked("primary", primary or local().primary, primary_admin, certificate)
     second = _asked("secondary", secondary or local().secondary, secondary_admin, certificate)
     folder = _folder(ledger or local().ledger)
     _check_prices(tier, prices)
-    try:
-        sock = listening_socket(Address(HOST, port))
-    except OSError as error:
-        refuse(error.strerror or str(error))
+    sock = _listening(port)
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
     bound = sock.getsockname()[1]
     # Said before the heavier half is imported: who comes meanwhile is served a moment later.
@@ -104,6 +92,16 @@ def dashboard(
         return dashboard_app(made, Login(bound, token))
 
     serve(sock, make)
+
+
+def _listening(port: int) -> socket:
+    from twinbus.dashboard.process import HOST
+    from twinbus.serving.port import Address, listening_socket
+
+    try:
+        return listening_socket(Address(HOST, port))
+    except OSError as error:
+        refuse(error.strerror or str(error))
 
 
 def _asked(
@@ -131,9 +129,7 @@ def _check_prices(tier: str, prices: Path | None) -> None:
     """Only what was given can be wrong, and reading prices takes a while to import."""
     if tier == STANDARD and prices is None:
         return
-    from twinbus.accounts.prices import PriceError, read_tier
+    from twinbus.accounts.prices import read_tier
 
-    try:
+    with refusing():
         read_tier(tier, prices)
-    except PriceError as error:
-        refuse(str(error))

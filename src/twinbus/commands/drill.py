@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.commands.stage import held, print_timeline, print_verdict
+from twinbus.commands.options import Json
+from twinbus.commands.rehearsal import print_timeline, print_verdict, run
 from twinbus.commands.terminal import (
     DOES_NOT_WORK,
-    Json,
     connection,
+    needing,
     print_json,
     print_table,
     refuse,
+    refusing,
 )
 
 if TYPE_CHECKING:
@@ -23,48 +25,54 @@ if TYPE_CHECKING:
 
     from twinbus.lab.drill import Drill
 
+Messages = Annotated[int, typer.Option("--messages", help="How many to send in all.")]
+Senders = Annotated[int, typer.Option("--senders", help="How many send at once.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything that is left to chance.")]
+Faults = Annotated[
+    str,
+    typer.Option(
+        "--faults",
+        help="What happens to the primary, one after the other: kill, freeze, disable, "
+        "throttle, or any of `twinbus fault kinds`.",
+    ),
+]
+DrillsPrimary = Annotated[
+    str | None,
+    typer.Option("--primary", help="A namespace of yours. Default: a local one is started."),
+]
+DrillsSecondary = Annotated[
+    str | None, typer.Option("--secondary", help="Another namespace of yours.")
+]
+PrimaryPort = Annotated[
+    int,
+    typer.Option("--primary-port", min=0, max=65_535, help="Of the local primary. Default: any."),
+]
+SecondaryPort = Annotated[
+    int,
+    typer.Option(
+        "--secondary-port", min=0, max=65_535, help="Of the local secondary. Default: any."
+    ),
+]
+Keep = Annotated[
+    Path | None, typer.Option("--keep", help="Keep namespaces' data and the ledger in this folder.")
+]
+Certificates = Annotated[
+    list[Path] | None,
+    typer.Option("--certificate", help="One to trust; give it twice if the two namespaces differ."),
+]
+
 
 def drill(
-    messages: Annotated[int, typer.Option("--messages", help="How many to send in all.")] = 600,
-    senders: Annotated[int, typer.Option("--senders", help="How many send at once.")] = 4,
-    seed: Annotated[int, typer.Option("--seed", help="Of everything that is left to chance.")] = 1,
-    faults: Annotated[
-        str,
-        typer.Option(
-            "--faults",
-            help="What happens to the primary, one after the other: kill, freeze, disable, "
-            "throttle, or any of `twinbus fault kinds`.",
-        ),
-    ] = "kill",
-    primary: Annotated[
-        str | None,
-        typer.Option("--primary", help="A namespace of yours. Default: a local one is started."),
-    ] = None,
-    secondary: Annotated[
-        str | None, typer.Option("--secondary", help="Another namespace of yours.")
-    ] = None,
-    primary_port: Annotated[
-        int,
-        typer.Option(
-            "--primary-port", min=0, max=65_535, help="Of the local primary. Default: any."
-        ),
-    ] = 0,
-    secondary_port: Annotated[
-        int,
-        typer.Option(
-            "--secondary-port", min=0, max=65_535, help="Of the local secondary. Default: any."
-        ),
-    ] = 0,
-    keep: Annotated[
-        Path | None,
-        typer.Option("--keep", help="Keep namespaces' data and the ledger in this folder."),
-    ] = None,
-    certificate: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--certificate", help="One to trust; give it twice if the two namespaces differ."
-        ),
-    ] = None,
+    messages: Messages = 600,
+    senders: Senders = 4,
+    seed: Seed = 1,
+    faults: Faults = "kill",
+    primary: DrillsPrimary = None,
+    secondary: DrillsSecondary = None,
+    primary_port: PrimaryPort = 0,
+    secondary_port: SecondaryPort = 0,
+    keep: Keep = None,
+    certificate: Certificates = None,
     as_json: Json = False,
 ) -> None:
     """Rehearse a whole outage: kill the primary, divert, bring everything home, prove it.
@@ -75,14 +83,11 @@ def drill(
     Example: twinbus drill --messages 600 --faults kill,throttle
     """
     logging.basicConfig(level=logging.CRITICAL)
-    try:
+    with needing("a drill", "broker,syphon"):
         from twinbus.lab.drill import Drill, DrillOptions
-    except ImportError as error:
-        refuse(f"a drill needs more packages ({error.name}): pip install 'twinbus[broker,syphon]'")
     chosen = tuple(name.strip() for name in faults.split(",") if name.strip())
     _check(chosen, primary, secondary)
-
-    def make() -> Drill:
+    with refusing():
         options = DrillOptions(
             messages=messages,
             senders=senders,
@@ -93,11 +98,9 @@ def drill(
             primary_port=primary_port,
             secondary_port=secondary_port,
             keep=keep,
-            certificates=tuple(str(each) for each in certificate or ()),
+            certificates=tuple(map(str, certificate or ())),
         )
-        return Drill(options)
-
-    result = held(make, _view, hidden=as_json)
+    result = run(lambda: Drill(options), _view, hidden=as_json)
     if as_json:
         print_json(result)
     else:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from twinbus.commands.options import Certificate, Json
 from twinbus.commands.terminal import (
-    Certificate,
-    Json,
     connection,
     fail,
     local,
@@ -52,31 +51,34 @@ def _kinds() -> list[tuple[str, str]]:
     return [(kind.name, kind.text) for kind in KINDS.values()]
 
 
+FaultKind = Annotated[
+    str, typer.Argument(help="What kind: see `twinbus fault kinds`.", autocompletion=_kinds)
+]
+Entity = Annotated[
+    str | None,
+    typer.Option("--entity", help="A queue, topic or subscription. Default: all of them."),
+]
+Seconds = Annotated[float, typer.Option("--for", help="How many seconds it lasts.")]
+Rate = Annotated[float | None, typer.Option("--rate", help="throttling: credits a second.")]
+DelayS = Annotated[
+    float | None, typer.Option("--delay-s", help="slow-store, store-and-forward: how late.")
+]
+EveryS = Annotated[float | None, typer.Option("--every-s", help="connections-cut: how often.")]
+Condition = Annotated[
+    str | None, typer.Option("--condition", help="sends-refused, receives-refused: the AMQP error.")
+]
+
+
 @app.command()
 def start(
-    kind: Annotated[
-        str,
-        typer.Argument(help="What kind: see `twinbus fault kinds`.", autocompletion=_kinds),
-    ],
+    kind: FaultKind,
     namespace: Namespace = None,
-    entity: Annotated[
-        str | None,
-        typer.Option("--entity", help="A queue, topic or subscription. Default: all of them."),
-    ] = None,
-    seconds: Annotated[float, typer.Option("--for", help="How many seconds it lasts.")] = 60.0,
-    rate: Annotated[
-        float | None, typer.Option("--rate", help="throttling: credits a second.")
-    ] = None,
-    delay_s: Annotated[
-        float | None, typer.Option("--delay-s", help="slow-store, store-and-forward: how late.")
-    ] = None,
-    every_s: Annotated[
-        float | None, typer.Option("--every-s", help="connections-cut: how often.")
-    ] = None,
-    condition: Annotated[
-        str | None,
-        typer.Option("--condition", help="sends-refused, receives-refused: the AMQP error."),
-    ] = None,
+    entity: Entity = None,
+    seconds: Seconds = 60.0,
+    rate: Rate = None,
+    delay_s: DelayS = None,
+    every_s: EveryS = None,
+    condition: Condition = None,
     admin: Admin = None,
     certificate: Certificate = None,
     as_json: Json = False,
@@ -105,11 +107,12 @@ def list_faults(
     _print(_called(_client(namespace, admin, certificate).list), as_json)
 
 
+FaultId = Annotated[int | None, typer.Argument(metavar="[ID]", help="Which one. Default: all.")]
+
+
 @app.command()
 def clear(
-    fault_id: Annotated[
-        int | None, typer.Argument(metavar="[ID]", help="Which one. Default: all.")
-    ] = None,
+    fault_id: FaultId = None,
     namespace: Namespace = None,
     admin: Admin = None,
     certificate: Certificate = None,

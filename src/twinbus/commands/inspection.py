@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from twinbus.commands.terminal import DOES_NOT_WORK, print_json, progress, refuse
+from twinbus.commands.progress import progress
+from twinbus.commands.terminal import DOES_NOT_WORK, print_json, refuse
 
 if TYPE_CHECKING:
     from twinbus.broker.inspection import Report

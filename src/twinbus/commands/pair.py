@@ -7,34 +7,33 @@ from typing import Annotated
 
 import typer
 
+from twinbus.commands.options import BacklogQueueCount, Certificate, Json, Primary, Secondary
+from twinbus.commands.progress import progress
 from twinbus.commands.terminal import (
     DOES_NOT_WORK,
-    BacklogQueueCount,
-    Certificate,
-    Json,
-    Primary,
-    Secondary,
-    fail,
+    managing,
     primary_of,
     print_json,
     print_table,
-    progress,
     secondary_of,
     trusting,
 )
+
+OnlyOf = Annotated[
+    str | None,
+    typer.Option("--primary-name", help="Only the backlog of this primary, as `contoso`."),
+]
+LookAt = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Look at this many messages a queue.")
+]
 
 
 def backlog(
     context: typer.Context,
     secondary: Secondary = None,
-    primary_name: Annotated[
-        str | None,
-        typer.Option("--primary-name", help="Only the backlog of this primary, as `contoso`."),
-    ] = None,
+    primary_name: OnlyOf = None,
     backlog_queue_count: BacklogQueueCount = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Look at this many messages a queue.")
-    ] = None,
+    limit: LookAt = None,
     certificate: Certificate = None,
     as_json: Json = False,
 ) -> None:
@@ -42,26 +41,19 @@ def backlog(
 
     Example: twinbus backlog --primary-name contoso
     """
-    from azure.core.exceptions import AzureError
-
     from twinbus.auth.credentials import Secret
-    from twinbus.errors import first_line
     from twinbus.operate.backlog import backlog_queues
     from twinbus.operate.waiting import look
-    from twinbus.paired.blocking.manager_blocking import NamespaceManager
 
     if context.invoked_subcommand is not None:
         return
     text = secondary_of(secondary)
-    try:
-        with (
-            NamespaceManager.from_connection_string(text, **trusting(certificate, text)) as manager,
-            progress("looking at the backlog", hidden=as_json) as moving,
-        ):
-            queues = backlog_queues(manager, primary_name, backlog_queue_count)
-            found = look(Secret(text), queues, limit, moving)
-    except AzureError as error:
-        fail(f"the secondary did not answer: {first_line(error)}")
+    with (
+        managing(text, certificate, "secondary") as manager,
+        progress("looking at the backlog", hidden=as_json) as tell,
+    ):
+        queues = backlog_queues(manager, primary_name, backlog_queue_count)
+        found = look(Secret(text), queues, limit, tell)
     rows = [entry.as_json() for entry in found]
     if as_json:
         print_json({"queues": queues, "waiting": rows})
@@ -73,16 +65,20 @@ def backlog(
     typer.echo(f"{total} messages wait in {len(queues)} backlog queues")
 
 
+Entities = Annotated[
+    list[str] | None,
+    typer.Option("--entity", help="A queue or topic of the primary to ping; give several."),
+]
+HowManyQueues = Annotated[
+    int, typer.Option("--backlog-queue-count", min=1, help="How many backlog queues to use.")
+]
+
+
 def check(
     primary: Primary = None,
     secondary: Secondary = None,
-    entity: Annotated[
-        list[str] | None,
-        typer.Option("--entity", help="A queue or topic of the primary to ping; give several."),
-    ] = None,
-    backlog_queue_count: Annotated[
-        int, typer.Option("--backlog-queue-count", min=1, help="How many backlog queues to use.")
-    ] = 10,
+    entity: Entities = None,
+    backlog_queue_count: HowManyQueues = 10,
     certificate: Certificate = None,
     as_json: Json = False,
 ) -> None:

@@ -7,40 +7,45 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.commands.terminal import Json, fail, print_json, refuse
+from twinbus.commands.options import Host, Json
+from twinbus.commands.terminal import fail, print_json, refuse
 
 if TYPE_CHECKING:
     from twinbus.lab.proxy import Proxy
 
+To = Annotated[str, typer.Option("--to", help="Where it leads, as localhost:5672.")]
+Listen = Annotated[
+    int, typer.Option("--listen", min=0, max=65_535, help="The port; 0 is any that is free.")
+]
+LatencyMs = Annotated[float, typer.Option("--latency-ms", min=0, help="How late each way.")]
+BandwidthKbps = Annotated[
+    float, typer.Option("--bandwidth-kbps", min=0, help="Kilobits a second each way; 0: all.")
+]
+CutAfterS = Annotated[
+    float | None, typer.Option("--cut-after-s", min=0, help="Reset each connection then.")
+]
+CutAfterBytes = Annotated[
+    int | None,
+    typer.Option("--cut-after-bytes", min=0, help="Or when its client has sent so many."),
+]
+HalfOpenAfterS = Annotated[
+    float | None, typer.Option("--half-open-after-s", min=0, help="Lose the far side, say nothing.")
+]
+BlackHoleAfterS = Annotated[
+    float | None, typer.Option("--black-hole-after-s", min=0, help="Let nothing pass any more.")
+]
+
 
 def proxy(
-    to: Annotated[str, typer.Option("--to", help="Where it leads, as localhost:5672.")],
-    listen: Annotated[
-        int, typer.Option("--listen", min=0, max=65_535, help="The port; 0 is any that is free.")
-    ] = 0,
-    host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; loopback unless you say so.")
-    ] = "127.0.0.1",
-    latency_ms: Annotated[
-        float, typer.Option("--latency-ms", min=0, help="How late each way.")
-    ] = 0,
-    bandwidth_kbps: Annotated[
-        float, typer.Option("--bandwidth-kbps", min=0, help="Kilobits a second each way; 0: all.")
-    ] = 0,
-    cut_after_s: Annotated[
-        float | None, typer.Option("--cut-after-s", min=0, help="Reset each connection then.")
-    ] = None,
-    cut_after_bytes: Annotated[
-        int | None,
-        typer.Option("--cut-after-bytes", min=0, help="Or when its client has sent so many."),
-    ] = None,
-    half_open_after_s: Annotated[
-        float | None,
-        typer.Option("--half-open-after-s", min=0, help="Lose the far side, say nothing."),
-    ] = None,
-    black_hole_after_s: Annotated[
-        float | None, typer.Option("--black-hole-after-s", min=0, help="Let nothing pass any more.")
-    ] = None,
+    to: To,
+    listen: Listen = 0,
+    host: Host = "127.0.0.1",
+    latency_ms: LatencyMs = 0,
+    bandwidth_kbps: BandwidthKbps = 0,
+    cut_after_s: CutAfterS = None,
+    cut_after_bytes: CutAfterBytes = None,
+    half_open_after_s: HalfOpenAfterS = None,
+    black_hole_after_s: BlackHoleAfterS = None,
     as_json: Json = False,
 ) -> None:
     """Carry TCP to a broker, or to Azure, over a bad network. Ctrl-C ends it.

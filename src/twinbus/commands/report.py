@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from twinbus.commands.options import Certificate, Json, Prices, Tier
+from twinbus.commands.progress import progress
 from twinbus.commands.terminal import (
     DOES_NOT_WORK,
-    Certificate,
-    Json,
     connection,
     fail,
     local,
+    managing,
     print_table,
-    progress,
     refuse,
-    trusting,
+    refusing,
 )
 from twinbus.ledger import Keeper
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from twinbus.accounts.journey import Step
     from twinbus.accounts.report import Report
     from twinbus.ledger.reader import Found
-    from twinbus.paired.blocking.manager_blocking import NamespaceManager
 
 # So many rows go to a terminal; files have them all.
 MOST_LINES = 40
@@ -62,31 +61,36 @@ Master = Annotated[
     typer.Option("--master", help="Spark's master. Default: this machine, or spark-submit's."),
 ]
 
+Forecast = Annotated[
+    bool, typer.Option("--forecast", help="No ledger: what a month with an outage would be.")
+]
+QueueCount = Annotated[int, typer.Option("--queues", min=1, help="Backlog queues.")]
+EntityCount = Annotated[int, typer.Option("--entities", min=0, help="Entities sent to.")]
+MessagesPerDay = Annotated[
+    int, typer.Option("--messages-per-day", min=0, help="Messages to all of them.")
+]
+OutageHours = Annotated[
+    float, typer.Option("--outage-hours", min=0, help="How long all of them are out.")
+]
+Clients = Annotated[int, typer.Option("--clients", min=1, help="Processes that send.")]
+Factories = Annotated[int, typer.Option("--factories", min=1, help="Messaging factories in each.")]
+Syphons = Annotated[
+    int, typer.Option("--syphons", min=0, help="Syphons that always run, on all queues.")
+]
+
 
 def cost(
     ledger: LedgerPath = None,
-    tier: Annotated[str, typer.Option("--tier", help="A tier of the price table.")] = "standard",
-    prices: Annotated[
-        Path | None, typer.Option("--prices", help="A price table of your own, TOML or JSON.")
-    ] = None,
-    forecast: Annotated[
-        bool, typer.Option("--forecast", help="No ledger: what a month with an outage would be.")
-    ] = False,
-    queues: Annotated[int, typer.Option("--queues", min=1, help="Backlog queues.")] = 10,
-    entities: Annotated[int, typer.Option("--entities", min=0, help="Entities sent to.")] = 1,
-    messages_per_day: Annotated[
-        int, typer.Option("--messages-per-day", min=0, help="Messages to all of them.")
-    ] = 0,
-    outage_hours: Annotated[
-        float, typer.Option("--outage-hours", min=0, help="How long all of them are out.")
-    ] = 0,
-    clients: Annotated[int, typer.Option("--clients", min=1, help="Processes that send.")] = 1,
-    factories: Annotated[
-        int, typer.Option("--factories", min=1, help="Messaging factories in each.")
-    ] = 1,
-    syphons: Annotated[
-        int, typer.Option("--syphons", min=0, help="Syphons that always run, on all queues.")
-    ] = 1,
+    tier: Tier = "standard",
+    prices: Prices = None,
+    forecast: Forecast = False,
+    queues: QueueCount = 10,
+    entities: EntityCount = 1,
+    messages_per_day: MessagesPerDay = 0,
+    outage_hours: OutageHours = 0,
+    clients: Clients = 1,
+    factories: Factories = 1,
+    syphons: Syphons = 1,
     kept_by: KeptBy = Keeper.CLIENT,
     output: Outputs = None,
     state: State = None,
@@ -100,12 +104,10 @@ def cost(
     Example: twinbus cost --forecast --queues 10 --entities 20 --messages-per-day 100000
     --outage-hours 4
     """
-    from twinbus.accounts.prices import PriceError, read_tier
+    from twinbus.accounts.prices import read_tier
 
-    try:
+    with refusing():
         chosen = read_tier(tier, prices)
-    except PriceError as error:
-        refuse(str(error))
     if forecast:
         from twinbus.accounts.forecast import ForecastPlan
 
@@ -115,50 +117,59 @@ def cost(
         _print_forecast(plan, chosen, as_json=as_json)
         return
     with _opened(ledger, output, master, "adding up", kept_by, hidden=as_json) as (spark, found):
-        from twinbus.accounts.bill import as_dict, make_bill
-        from twinbus.accounts.report import Report, bill_page
-
-        bill = make_bill(spark, found, chosen, state)
-        table = bill.lines.orderBy("day", "namespace", "entity", "operation", "cause").toArrow()
-        document = {
-            **as_dict(bill, table),
-            "torn_files": list(found.torn),
-            "lines": table.to_pylist(),
-        }
-        _write(Report(table, document, bill_page(document, document["lines"])), output)
+        document = _bill(spark, found, chosen, state, output)
     if as_json:
         _print(document)
     else:
         _print_bill(document)
 
 
+def _bill(
+    spark: SparkSession, found: Found, tier: Any, state: str | None, outputs: list[Path] | None
+) -> dict[str, Any]:
+    from twinbus.accounts.bill import as_dict, make_bill
+    from twinbus.accounts.report import Report, bill_page
+
+    bill = make_bill(spark, found, tier, state)
+    table = bill.lines.orderBy("day", "namespace", "entity", "operation", "cause").toArrow()
+    document = {**as_dict(bill, table), "torn_files": list(found.torn), "lines": table.to_pylist()}
+    _write(Report(table, document, bill_page(document, document["lines"])), outputs)
+    return document
+
+
+Peek = Annotated[
+    str | None,
+    typer.Option(
+        "--peek",
+        envvar="TWINBUS_SECONDARY",
+        help="The secondary's connection string, to see what waits in the backlog.",
+    ),
+]
+PeekPrimary = Annotated[
+    str | None,
+    typer.Option(
+        "--peek-primary",
+        help="The primary's connection string, to see what is dead-lettered there.",
+    ),
+]
+Received = Annotated[
+    bool,
+    typer.Option(
+        "--received",
+        help="Receivers keep this ledger too: what none of them received counts as lost.",
+    ),
+]
+WindowMinutes = Annotated[
+    int, typer.Option("--window-minutes", min=1, help="The length of a row's window.")
+]
+
+
 def audit(
     ledger: LedgerPath = None,
-    peek: Annotated[
-        str | None,
-        typer.Option(
-            "--peek",
-            envvar="TWINBUS_SECONDARY",
-            help="The secondary's connection string, to see what waits in the backlog.",
-        ),
-    ] = None,
-    peek_primary: Annotated[
-        str | None,
-        typer.Option(
-            "--peek-primary",
-            help="The primary's connection string, to see what is dead-lettered there.",
-        ),
-    ] = None,
-    received: Annotated[
-        bool,
-        typer.Option(
-            "--received",
-            help="Receivers keep this ledger too: what none of them received counts as lost.",
-        ),
-    ] = False,
-    window_minutes: Annotated[
-        int, typer.Option("--window-minutes", min=1, help="The length of a row's window.")
-    ] = 60,
+    peek: Peek = None,
+    peek_primary: PeekPrimary = None,
+    received: Received = False,
+    window_minutes: WindowMinutes = 60,
     certificate: Certificate = None,
     kept_by: KeptBy = Keeper.CLIENT,
     output: Outputs = None,
@@ -197,8 +208,11 @@ def audit(
         raise typer.Exit(DOES_NOT_WORK)
 
 
+MessageId = Annotated[str, typer.Argument(help="The message's id.")]
+
+
 def trace(
-    message_id: Annotated[str, typer.Argument(help="The message's id.")],
+    message_id: MessageId,
     ledger: LedgerPath = None,
     master: Master = None,
     as_json: Json = False,
@@ -264,15 +278,13 @@ def _which(ledger: str | None) -> str:
 
 @contextmanager
 def _in_sentences() -> Iterator[None]:
-    from twinbus.errors import TwinbusError
     from twinbus.spark.engine import EngineError
 
-    try:
-        yield
-    except EngineError as error:
-        fail(str(error))
-    except TwinbusError as error:
-        refuse(str(error))
+    with refusing():
+        try:
+            yield
+        except EngineError as error:
+            fail(str(error))
 
 
 def _journey(where: str, message_id: str, master: str | None, *, hidden: bool) -> Sequence[Step]:
@@ -311,7 +323,7 @@ def _peek(text: str, certificate: Path | None) -> list[Seen]:
     from twinbus.operate.waiting import waiting_ids
 
     text = connection(text, "--peek", "TWINBUS_SECONDARY")
-    with _asking(text, certificate, "secondary") as manager:
+    with managing(text, certificate, "secondary") as manager:
         return [Seen(*each) for each in waiting_ids(Secret(text), backlog_queues(manager))]
 
 
@@ -321,24 +333,8 @@ def _peek_dead(text: str, certificate: Path | None) -> list[Seen]:
     from twinbus.operate.waiting import dead_ids
 
     text = connection(text, "--peek-primary", "TWINBUS_PRIMARY")
-    with _asking(text, certificate, "primary") as manager:
+    with managing(text, certificate, "primary") as manager:
         return [Seen(home, name, dead=True) for home, name in dead_ids(Secret(text), manager)]
-
-
-@contextmanager
-def _asking(text: str, certificate: Path | None, which: str) -> Iterator[NamespaceManager]:
-    from azure.core.exceptions import AzureError
-
-    from twinbus.errors import first_line
-    from twinbus.paired.blocking.manager_blocking import NamespaceManager
-
-    try:
-        with NamespaceManager.from_connection_string(
-            text, **trusting(certificate, text)
-        ) as manager:
-            yield manager
-    except AzureError as error:
-        fail(f"the {which} did not answer: {first_line(error)}")
 
 
 def _print_forecast(plan: Any, tier: Any, *, as_json: bool) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.commands.terminal import DOES_NOT_WORK, Json, print_json, refuse
+from twinbus.commands.options import Json
+from twinbus.commands.progress import bar
+from twinbus.commands.terminal import DOES_NOT_WORK, print_json, refuse
 
 if TYPE_CHECKING:
     from twinbus.lab.simulation import Report
@@ -29,21 +30,26 @@ def _plants() -> list[str]:
     return list(Plant)
 
 
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many.")]
+First = Annotated[int, typer.Option("--from", min=0, help="The first of them.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Replay this one, and show its trace.")
+]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes.")]
+Plant = Annotated[
+    str,
+    typer.Option(
+        "--plant", help="A bug to plant, to see that it is caught.", autocompletion=_plants
+    ),
+]
+
+
 def sim(
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many.")] = 1_000,
-    first: Annotated[int, typer.Option("--from", min=0, help="The first of them.")] = 0,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Replay this one, and show its trace.")
-    ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 2,
-    plant: Annotated[
-        str,
-        typer.Option(
-            "--plant",
-            help="A bug to plant, to see that it is caught.",
-            autocompletion=_plants,
-        ),
-    ] = "none",
+    seeds: Seeds = 1_000,
+    first: First = 0,
+    seed: Seed = None,
+    workers: Workers = 2,
+    plant: Plant = "none",
     json: Json = False,
 ) -> None:
     """Run the real failover, envelope, queues and syphon on a virtual clock, with faults.
@@ -55,6 +61,8 @@ def sim(
 
     Example: twinbus sim --seed 4711
     """
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+
     from twinbus.lab.simulation import Plant, run
 
     if plant not in list(Plant):
@@ -69,12 +77,13 @@ def sim(
         range(start, min(start + CHUNK, first + seeds))
         for start in range(first, first + seeds, CHUNK)
     ]
-    with _bar(seeds, hidden=json) as advance:
+    columns = ("seeds", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with bar("seeds", seeds, *columns, hidden=json) as tell:
         for figures, failed in _run_all(chunks, Plant(plant), workers):
             for name, value in figures.items():
                 totals[name] += value
             failures += failed[: MOST_FAILURES - len(failures)]
-            advance(int(figures["seeds"]))
+            tell(advance=int(figures["seeds"]))
     totals["seconds"] = round(time.monotonic() - began, 1)
     _conclude(totals, failures, json=json)
 
@@ -145,17 +154,3 @@ def _show(report: Report, *, json: bool, tail: int | None) -> None:
             typer.echo(f"replay it with: twinbus sim --seed {report.seed}{planted}")
     if not report.holds:
         raise typer.Exit(DOES_NOT_WORK)
-
-
-@contextmanager
-def _bar(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, and only on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = ("seeds", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    disable = hidden or not console.is_terminal
-    with Progress(*columns, console=console, disable=disable, transient=True) as progress:
-        task = progress.add_task("seeds", total=total)
-        yield lambda count: progress.advance(task, count)

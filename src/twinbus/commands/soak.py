@@ -8,29 +8,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.commands.stage import held, print_timeline, print_verdict
-from twinbus.commands.terminal import DOES_NOT_WORK, Json, print_json, refuse
+from twinbus.commands.options import Json
+from twinbus.commands.rehearsal import print_timeline, print_verdict, run
+from twinbus.commands.terminal import DOES_NOT_WORK, needing, print_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from twinbus.lab.soak import Soak
 
+Minutes = Annotated[float, typer.Option("--minutes", help="How long there is trouble.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of what goes wrong, and when.")]
+Faults = Annotated[
+    str | None,
+    typer.Option("--faults", help="Only these kinds of trouble. Default: all, see docs/lab.md."),
+]
+Senders = Annotated[int, typer.Option("--senders", help="How many processes send.")]
+Keep = Annotated[
+    Path | None, typer.Option("--keep", help="Keep data, journals and logs in this folder.")
+]
+
 
 def soak(
-    minutes: Annotated[float, typer.Option("--minutes", help="How long there is trouble.")] = 3,
-    seed: Annotated[int, typer.Option("--seed", help="Of what goes wrong, and when.")] = 1,
-    faults: Annotated[
-        str | None,
-        typer.Option(
-            "--faults", help="Only these kinds of trouble. Default: all, see docs/lab.md."
-        ),
-    ] = None,
-    senders: Annotated[int, typer.Option("--senders", help="How many processes send.")] = 4,
-    keep: Annotated[
-        Path | None,
-        typer.Option("--keep", help="Keep data, journals and logs in this folder."),
-    ] = None,
+    minutes: Minutes = 3,
+    seed: Seed = 1,
+    faults: Faults = None,
+    senders: Senders = 4,
+    keep: Keep = None,
     as_json: Json = False,
 ) -> None:
     """Kill, freeze, throttle, cut and fill at random under load; then everything must be home.
@@ -41,15 +45,11 @@ def soak(
     Example: twinbus soak --minutes 3 --seed 7 --faults kill-primary,kill-driver,disk-full-primary
     """
     logging.basicConfig(level=logging.CRITICAL)
-    try:
+    with needing("a soak", "broker,syphon,lab"):
         from twinbus.lab.plan import KINDS
         from twinbus.lab.soak import Soak, SoakOptions
-    except ImportError as error:
-        refuse(
-            f"a soak needs more packages ({error.name}): pip install 'twinbus[broker,syphon,lab]'"
-        )
     kinds = tuple(KINDS) if faults is None else tuple(map(str.strip, faults.split(",")))
-    result = held(
+    result = run(
         lambda: Soak(SoakOptions(minutes, seed, kinds, senders, keep=keep)), _view, hidden=as_json
     )
     if as_json:

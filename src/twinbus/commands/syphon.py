@@ -8,26 +8,26 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from twinbus.commands.options import BacklogQueueCount, Json, Primary, Secondary, Verbose
+from twinbus.commands.progress import bar, progress
 from twinbus.commands.terminal import (
     DOES_NOT_WORK,
-    BacklogQueueCount,
     Ended,
-    Json,
-    Primary,
-    Secondary,
+    asking,
     fail,
     local,
+    needing,
     primary_of,
     print_json,
     print_table,
-    progress,
     refuse,
+    refusing,
     secondary_of,
 )
 
@@ -43,59 +43,69 @@ _PrimaryName = Annotated[
     ),
 ]
 
+Once = Annotated[bool, typer.Option("--once", help="End when the backlog is empty.")]
+SyphonsMaster = Annotated[
+    str | None,
+    typer.Option("--master", help="A Spark master. Default: this machine, all its cores."),
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option("--checkpoint", help="A folder or URL for Spark's notes. Default: temporary."),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", help="At most so many messages a second. Default: as they go."),
+]
+Ttl = Annotated[
+    str, typer.Option("--ttl", help="whole: live as long as sent; remaining: less what was waited.")
+]
+LongPoll = Annotated[
+    float, typer.Option("--long-poll", min=1, help="Seconds that one receive waits.")
+]
+BacklogQueues = Annotated[
+    list[str] | None,
+    typer.Option("--queue", help="A backlog queue; give several. Default: the primary's."),
+]
+Patience = Annotated[
+    float, typer.Option("--patience", min=1, help="With --once: give up if nothing moves so long.")
+]
+SyphonsLedger = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        envvar="TWINBUS_LEDGER",
+        help="A folder or URL to record operations in, for cost, audit and trace.",
+    ),
+]
+HttpPort = Annotated[
+    int | None,
+    typer.Option(
+        "--http-port",
+        min=0,
+        max=65_535,
+        help="Serve /metrics and /progress on this port of loopback; 0 is any that is free.",
+    ),
+]
+WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True)]
+
 
 def syphon(
     primary: Primary = None,
     secondary: Secondary = None,
-    once: Annotated[bool, typer.Option("--once", help="End when the backlog is empty.")] = False,
-    master: Annotated[
-        str | None,
-        typer.Option("--master", help="A Spark master. Default: this machine, all its cores."),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option("--checkpoint", help="A folder or URL for Spark's notes. Default: temporary."),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option("--rate", help="At most so many messages a second. Default: as they go."),
-    ] = None,
-    ttl: Annotated[
-        str,
-        typer.Option("--ttl", help="whole: live as long as sent; remaining: less what was waited."),
-    ] = "whole",
-    long_poll: Annotated[
-        float, typer.Option("--long-poll", min=1, help="Seconds that one receive waits.")
-    ] = 900,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option("--queue", help="A backlog queue; give several. Default: the primary's."),
-    ] = None,
+    once: Once = False,
+    master: SyphonsMaster = None,
+    checkpoint: Checkpoint = None,
+    rate: Rate = None,
+    ttl: Ttl = "whole",
+    long_poll: LongPoll = 900,
+    queue: BacklogQueues = None,
     primary_name: _PrimaryName = None,
     backlog_queue_count: BacklogQueueCount = None,
-    patience: Annotated[
-        float,
-        typer.Option("--patience", min=1, help="With --once: give up if nothing moves so long."),
-    ] = 100,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger",
-            envvar="TWINBUS_LEDGER",
-            help="A folder or URL to record operations in, for cost, audit and trace.",
-        ),
-    ] = None,
-    http_port: Annotated[
-        int | None,
-        typer.Option(
-            "--http-port",
-            min=0,
-            max=65_535,
-            help="Serve /metrics and /progress on this port of loopback; 0 is any that is free.",
-        ),
-    ] = None,
-    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    patience: Patience = 100,
+    ledger: SyphonsLedger = None,
+    http_port: HttpPort = None,
+    with_parent: WithParent = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Move every message in the backlog to the queue or topic it was sent to.
@@ -104,37 +114,27 @@ def syphon(
     """
     _log(verbose)
     with _answering(with_parent) as answer:
-        try:
+        with needing("the syphon", "syphon"):
             from twinbus.auth.credentials import Secret
-            from twinbus.syphon.query import SyphonError, SyphonOptions
-        except ImportError as error:
-            refuse(f"the syphon needs more packages ({error.name}): pip install 'twinbus[syphon]'")
+            from twinbus.syphon.query import SyphonOptions
         home, away = Secret(primary_of(primary)), Secret(secondary_of(secondary))
-        if queue and backlog_queue_count:
-            refuse("give --queue or --backlog-queue-count, not both")
-        queues = tuple(queue or ()) or _queues(
-            home, away, primary_name, backlog_queue_count, hidden=as_json
-        )
-        try:
+        queues = _named(queue, backlog_queue_count)
+        with refusing():
             options = SyphonOptions(
                 home,
                 away,
-                queues,
+                queues or _found(home, away, primary_name, backlog_queue_count, hidden=as_json),
                 checkpoint=checkpoint,
                 rate=rate,
                 time_to_live=ttl,  # type: ignore[arg-type]  # it is checked there
                 long_poll_s=long_poll,
                 ledger=_absolute(ledger or _ours(home)),
             )
-        except SyphonError as error:
-            refuse(str(error))
         with _stoppable(with_parent) as stopped, _bar(hidden=as_json) as tell:
             made = _start(options, master, tell, once=once)
             _heed(stopped)  # Spark has a handler of its own for Ctrl-C
             try:
                 empty = _run(made, stopped, http_port, patience if once else None, answer)
-            except SyphonError as error:
-                fail(str(error))
             finally:
                 _quit(made)
     if not with_parent:  # who hears no more than whether it runs
@@ -182,25 +182,26 @@ def _log(verbose: bool) -> None:
     logging.getLogger("azure").setLevel(logging.DEBUG if verbose else logging.CRITICAL)
 
 
-def _queues(
+def _named(queues: list[str] | None, count: int | None) -> tuple[str, ...]:
+    if queues and count:
+        refuse("give --queue or --backlog-queue-count, not both")
+    return tuple(queues or ())
+
+
+def _found(
     primary: Any, secondary: Any, name: str | None, count: int | None, *, hidden: bool
 ) -> tuple[str, ...]:
-    from azure.servicebus.exceptions import ServiceBusError
-
-    from twinbus.errors import first_line
     from twinbus.operate.backlog import find_queues
     from twinbus.operate.backlog import primary_name as name_of
     from twinbus.sdk.links import Links
 
     name = name or name_of(primary)
-    kept = Links()
-    try:
-        with progress("looking for the backlog queues", hidden=hidden):
-            found = find_queues(secondary, name, kept, count)
-    except ServiceBusError as error:
-        fail(f"the secondary did not answer: {first_line(error)}")
-    finally:
-        kept.close()
+    with (
+        asking("secondary"),
+        closing(Links()) as kept,
+        progress("looking for the backlog queues", hidden=hidden),
+    ):
+        found = find_queues(secondary, name, kept, count)
     if not found:
         refuse(
             f"the secondary has no backlog queue of a primary called {name}: pair it first, or "
@@ -212,15 +213,12 @@ def _queues(
 def _start(
     options: SyphonOptions, master: str | None, tell: Callable[[Snapshot], None], *, once: bool
 ) -> Syphon:
-    from twinbus.errors import TwinbusError
     from twinbus.spark.engine import spark_session
     from twinbus.syphon.query import SETTINGS, Syphon
 
-    try:
+    with refusing():
         spark = spark_session("twinbus syphon", master=master, conf=SETTINGS, short_run=once)
         return Syphon(spark, options, tell)
-    except TwinbusError as error:
-        refuse(str(error))
 
 
 def _run(
@@ -233,6 +231,7 @@ def _run(
     """Until it is stopped, or the backlog is empty; whether it is."""
     from twinbus.paired.syphon_process import RUNS
     from twinbus.syphon.progress import ProgressServer
+    from twinbus.syphon.query import SyphonError
 
     server = None
     if http_port is not None:
@@ -250,6 +249,8 @@ def _run(
             made.check()
         made.stop()
         return False
+    except SyphonError as error:
+        fail(str(error))
     finally:
         if server is not None:
             server.close()
@@ -289,27 +290,20 @@ def _await_orphanhood(stopped: threading.Event) -> None:
 
 
 @contextmanager
-def _bar(*, hidden: bool) -> Iterator[Callable[[Any], None]]:
-    """A progress bar on a terminal; elsewhere the log says as much."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+def _bar(*, hidden: bool) -> Iterator[Callable[[Snapshot], None]]:
+    """Elsewhere than on a terminal the log says as much."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    if hidden or not console.is_terminal:
-        yield lambda snapshot: None
-        return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("starting Spark", total=None)
+    with bar("starting Spark", None, *columns, hidden=hidden) as change:
 
         def tell(now: Snapshot) -> None:
             left = (
                 "" if now.left is None else f", {now.left}{'' if now.left_is_exact else '+'} left"
             )
             words = f"{now.moved} home, {now.failed} failed, {now.dead_lettered} set aside{left}"
-            known = now.left is not None and now.left_is_exact
-            total = now.moved + now.left if known and now.left is not None else None
-            bars.update(task, description=words, completed=now.moved, total=total)
+            total = now.moved + now.left if now.left_is_exact and now.left is not None else None
+            change(description=words, completed=now.moved, total=total)
 
         yield tell
 
@@ -345,30 +339,30 @@ def _or(value: int | None) -> str:
     return "?" if value is None else str(value)
 
 
+OnlyQueues = Annotated[
+    list[str] | None, typer.Option("--queue", help="Only this backlog queue; give several.")
+]
+WhoseBacklog = Annotated[
+    str | None, typer.Option("--primary-name", help="Whose backlog, as `contoso`; or give --queue.")
+]
+AtMost = Annotated[
+    int | None, typer.Option("--limit", min=1, help="At most so many messages a queue.")
+]
+
+
 def redrive(
     secondary: Secondary = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option("--queue", help="Only this backlog queue; give several."),
-    ] = None,
-    primary_name: Annotated[
-        str | None,
-        typer.Option("--primary-name", help="Whose backlog, as `contoso`; or give --queue."),
-    ] = None,
+    queue: OnlyQueues = None,
+    primary_name: WhoseBacklog = None,
     backlog_queue_count: BacklogQueueCount = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most so many messages a queue.")
-    ] = None,
+    limit: AtMost = None,
     as_json: Json = False,
 ) -> None:
     """Send again what the syphon has set aside: from a backlog queue's dead letters to the queue.
 
     Example: twinbus backlog redrive --primary-name contoso
     """
-    from azure.servicebus.exceptions import ServiceBusError
-
     from twinbus.auth.credentials import Secret
-    from twinbus.errors import first_line
     from twinbus.operate.backlog import find_queues
     from twinbus.operate.backlog import redrive as send_again
     from twinbus.sdk.links import Links
@@ -376,21 +370,13 @@ def redrive(
     away = Secret(secondary_of(secondary))
     if not queue and not primary_name:
         refuse("whose backlog? Give --primary-name, or --queue")
-    if queue and backlog_queue_count:
-        refuse("give --queue or --backlog-queue-count, not both")
-    kept = Links()
-    try:
-        queues = tuple(queue or ()) or find_queues(
-            away, primary_name or "", kept, backlog_queue_count
-        )
+    queues = _named(queue, backlog_queue_count)
+    with asking("secondary"), closing(Links()) as kept:
+        queues = queues or find_queues(away, primary_name or "", kept, backlog_queue_count)
         if not queues:
             refuse(f"the secondary has no backlog queue of a primary called {primary_name}")
-        with progress("sending again", hidden=as_json) as moving:
-            done = send_again(away, queues, kept, limit, moving)
-    except ServiceBusError as error:
-        fail(f"the secondary did not answer: {first_line(error)}")
-    finally:
-        kept.close()
+        with progress("sending again", hidden=as_json) as tell:
+            done = send_again(away, queues, kept, limit, tell)
     total = sum(each.sent for each in done.values())
     stays = sum(each.stays for each in done.values())
     if as_json:

@@ -1,13 +1,13 @@
-"""What every command shares: options, refusals, tables, progress."""
+"""What every command shares: refusals, connection strings, tables."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -15,6 +15,7 @@ from twinbus.local import connections
 
 if TYPE_CHECKING:
     from twinbus.local.connections import Connections
+    from twinbus.paired.blocking.manager_blocking import NamespaceManager
 
 # What an exit code means, of every command; docs/commands.md has the table.
 DOES_NOT_WORK = 1
@@ -24,34 +25,6 @@ EXIT_CODES = (
     f"0 it worked; {DOES_NOT_WORK} it did not, or the answer is no; {BAD_INPUT} what was given "
     f"cannot be used; {STOPPED} stopped by Ctrl-C"
 )
-
-Primary = Annotated[
-    str | None,
-    typer.Option("--primary", envvar="TWINBUS_PRIMARY", help="The primary's connection string."),
-]
-Secondary = Annotated[
-    str | None,
-    typer.Option(
-        "--secondary", envvar="TWINBUS_SECONDARY", help="The secondary's connection string."
-    ),
-]
-Certificate = Annotated[
-    Path | None,
-    typer.Option(
-        "--certificate",
-        envvar="TWINBUS_CERTIFICATE",
-        help="A certificate to trust; for `twinbus broker`, <data>/certificate.pem.",
-    ),
-]
-BacklogQueueCount = Annotated[
-    int | None,
-    typer.Option(
-        "--backlog-queue-count",
-        min=1,
-        help="The pairing's number of backlog queues. Those beyond it are somebody else's.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def print_version(wanted: bool) -> None:
@@ -118,16 +91,51 @@ def trusting(certificate: Path | None, text: str = "") -> dict[str, Any]:
 
 
 @contextmanager
-def progress(what: str, *, hidden: bool) -> Iterator[Callable[[str, int], None]]:
-    """A line that moves while something takes time; on standard error, and only on a terminal."""
-    from rich.console import Console
+def refusing() -> Iterator[None]:
+    """What the user can put right is a sentence."""
+    from twinbus.errors import TwinbusError
 
-    console = Console(stderr=True)
-    if hidden or not console.is_terminal:
-        yield lambda queue, messages: None
-        return
-    with console.status(what) as status:
-        yield lambda queue, messages: status.update(f"{what}: {queue}, {messages} messages")
+    try:
+        yield
+    except TwinbusError as error:
+        refuse(str(error))
+
+
+@contextmanager
+def needing(what: str, extras: str) -> Iterator[None]:
+    """What is imported in here comes with extras of the package."""
+    try:
+        yield
+    except ImportError as error:
+        lacking(what, error.name, extras)
+
+
+def lacking(what: str, package: str | None, extras: str) -> NoReturn:
+    refuse(f"{what} needs more packages ({package}): pip install 'twinbus[{extras}]'")
+
+
+@contextmanager
+def asking(which: str) -> Iterator[None]:
+    """A namespace that cannot be reached, or refuses, is no reason for a stack trace."""
+    from azure.core.exceptions import AzureError
+
+    from twinbus.errors import first_line
+
+    try:
+        yield
+    except AzureError as error:
+        fail(f"the {which} did not answer: {first_line(error)}")
+
+
+@contextmanager
+def managing(text: str, certificate: Path | None, which: str) -> Iterator[NamespaceManager]:
+    from twinbus.paired.blocking.manager_blocking import NamespaceManager
+
+    with (
+        asking(which),
+        NamespaceManager.from_connection_string(text, **trusting(certificate, text)) as manager,
+    ):
+        yield manager
 
 
 def print_table(columns: Sequence[str], rows: list[list[str]]) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from twinbus.commands.terminal import DOES_NOT_WORK, Json, fail, print_json, print_table, refuse
+from twinbus.commands.options import Json
+from twinbus.commands.terminal import DOES_NOT_WORK, fail, print_json, print_table, refusing
 from twinbus.local import connections
 from twinbus.local.pair import (
     ADMIN_PORT,
@@ -17,7 +18,6 @@ from twinbus.local.pair import (
     NAMESPACES,
     PORT,
     LocalPair,
-    PairError,
     Part,
     Wishes,
 )
@@ -32,32 +32,37 @@ Folder = Annotated[
 ]
 _FOLDER = Path(connections.FOLDER)
 
+Queues = Annotated[
+    list[str] | None,
+    typer.Option("--queue", help="A queue of the primary to create if it is not there."),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65_534,
+        help=f"The primary's; the secondary has the next. Default: {PORT}. 0: any free one.",
+    ),
+]
+AdminPort = Annotated[
+    int | None, typer.Option(min=0, max=65_534, help=f"Likewise, for HTTP. Default: {ADMIN_PORT}.")
+]
+DashboardPort = Annotated[
+    int | None, typer.Option(min=0, max=65_535, help=f"The dashboard's. Default: {DASHBOARD_PORT}.")
+]
+WithDashboard = Annotated[bool, typer.Option(help="Whether there is to be one.")]
+MayFault = Annotated[
+    bool, typer.Option("--faults", help="Let `twinbus fault` and the dashboard make trouble.")
+]
+
 
 def up(
-    queue: Annotated[
-        list[str] | None,
-        typer.Option("--queue", help="A queue of the primary to create if it is not there."),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65_534,
-            help=f"The primary's; the secondary has the next. Default: {PORT}. 0: any free one.",
-        ),
-    ] = None,
-    admin_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65_534, help=f"Likewise, for HTTP. Default: {ADMIN_PORT}."),
-    ] = None,
-    dashboard_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65_535, help=f"The dashboard's. Default: {DASHBOARD_PORT}."),
-    ] = None,
-    dashboard: Annotated[bool, typer.Option(help="Whether there is to be one.")] = True,
-    faults: Annotated[
-        bool, typer.Option("--faults", help="Let `twinbus fault` and the dashboard make trouble.")
-    ] = False,
+    queue: Queues = None,
+    port: Port = None,
+    admin_port: AdminPort = None,
+    dashboard_port: DashboardPort = None,
+    dashboard: WithDashboard = True,
+    faults: MayFault = False,
     folder: Folder = _FOLDER,
     as_json: Json = False,
 ) -> None:
@@ -69,10 +74,8 @@ def up(
     """
     pair = LocalPair(folder)
     wishes = Wishes(port, admin_port, dashboard_port, tuple(queue or ()), faults, dashboard)
-    try:
+    with refusing():
         started = pair.up(wishes)
-    except PairError as error:
-        refuse(str(error))
     if as_json:
         print_json({"started": started, **_addresses(pair)})
         return
@@ -105,10 +108,8 @@ def down(folder: Folder = _FOLDER, as_json: Json = False) -> None:
 
     Example: twinbus down
     """
-    try:
+    with refusing():
         ended = LocalPair(folder).down() if folder.is_dir() else []
-    except PairError as error:
-        refuse(str(error))
     if as_json:
         print_json({"ended": ended})
     else:

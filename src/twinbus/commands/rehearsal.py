@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
-from twinbus.commands.terminal import STOPPED, print_table, refuse
+from twinbus.commands.progress import moving
+from twinbus.commands.terminal import STOPPED, print_table, refusing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from twinbus.lab.timeline import Moment, Timeline
 
-REFRESH_S = 0.25
 _COUNTS = (
     *("attempted", "acknowledged", "ok", "waiting", "dead_lettered"),
     *("lost", "duplicated", "recovered", "unexpected", "out_of_order"),
 )
 
 
-class Act(Protocol):
+class Rehearsal(Protocol):
     """Something that takes its time, and has a time line."""
 
     timeline: Timeline
@@ -31,54 +31,37 @@ class Act(Protocol):
     async def run(self) -> dict[str, Any]: ...
 
 
-T = TypeVar("T", bound=Act)
+T = TypeVar("T", bound=Rehearsal)
 
 
-async def watched(act: T, view: Callable[[T], RenderableType], *, hidden: bool) -> dict[str, Any]:
+async def watched(
+    rehearsal: T, view: Callable[[T], RenderableType], *, hidden: bool
+) -> dict[str, Any]:
     """Run it, with a view of it that moves if somebody is watching."""
     import asyncio
-
-    from rich.console import Console
-    from rich.live import Live
 
     # As Ctrl-C: what was started is ended, whoever asks.
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        act.timeline.tell = _print_moment
-    if hidden or not console.is_terminal:
-        return await act.run()
-    with Live(view(act), console=console, refresh_per_second=4) as live:
-
-        async def refresh() -> None:
-            while True:
-                live.update(view(act))
-                await asyncio.sleep(REFRESH_S)
-
-        watching = asyncio.create_task(refresh())
-        try:
-            return await act.run()
-        finally:
-            watching.cancel()
-            live.update(view(act))
+    if not sys.stderr.isatty():
+        rehearsal.timeline.tell = _print_moment
+    async with moving(lambda: view(rehearsal), hidden=hidden):
+        return await rehearsal.run()
 
 
-def held(
+def run(
     make: Callable[[], T], view: Callable[[T], RenderableType], *, hidden: bool
 ) -> dict[str, Any]:
     """Make it and run it. A mistake is a sentence; who stops it is told that nothing is left."""
     import asyncio
 
-    from twinbus.errors import TwinbusError
     from twinbus.spark.java import find_java
 
     try:
-        find_java()  # said now, not after a minute
-        return asyncio.run(watched(make(), view, hidden=hidden))
-    except TwinbusError as error:
-        refuse(str(error))
+        with refusing():
+            find_java()  # said now, not after a minute
+            return asyncio.run(watched(make(), view, hidden=hidden))
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("twinbus: stopped; nothing is left running", err=True)
         raise typer.Exit(STOPPED) from None
