@@ -1,7 +1,8 @@
 """Prometheus's text format: what the broker and the syphon answer on `/metrics`.
 
 A leaf that both write with. Numbers are kept where things happen, as plain integers; this only
-writes them down when somebody asks, so that counting costs nothing more.
+writes them down when somebody asks, so that counting costs nothing more. prometheus-client, which
+no extra needs, would keep each number once more in a registry of its own, under a lock.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Health:
         """Do it, and answer whether it could be done."""
         try:
             act(*args)
-        # What is not awaited cannot be cancelled: it looked at a future that was.
+        # Nothing is awaited here, so nobody cancels us: ``act`` asked a cancelled future.
         except (Exception, CancelledError) as error:  # noqa: BLE001 - whatever it is, we go on
             self.failed(what, entity, error)
             return False

@@ -285,7 +285,7 @@ def judge(found: DataFrame, *, must_be_received: bool) -> DataFrame:
         .otherwise(MessageVerdict.LOST)
     )
     lag = F.col("home_at").cast("double") - F.col("accepted_at").cast("double")
-    # A send that raised, of a message that nobody ever saw, is nobody's business.
+    # A send that raised, of a message that nobody ever saw, is not counted: its caller knows.
     seen = accepted + arrived + received + F.col(Evidence.DEAD) + F.col(Evidence.WAITING) > 0
     return found.where(seen).select("*", verdict.alias("verdict"), lag.alias("lag_s"))
 

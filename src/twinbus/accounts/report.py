@@ -1,6 +1,8 @@
 """A bill or an audit as a file: CSV, JSON, Parquet, or one HTML page that needs nothing else.
 
-Everything that came from outside is escaped. Files appear whole or not at all.
+Everything that came from outside is escaped. Files appear whole or not at all. The plots are drawn
+here, because they are but rectangles and text in SVG: no extra that makes reports needs a library
+that draws, and its pictures would neither follow the reader's colours nor say their numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ KINDS: Final = (".csv", ".json", ".parquet", ".html")
 MOST_ROWS: Final = 2_000
 WIDEST_BAR: Final = 90.0
 LONG_TEXT: Final = 26
-# A verdict looks as good or as bad as it is.
+# How the parts of a bar are painted, by verdict.
 COLOURS: Final = {"ok": "good", "waiting": "c1", "dead": "c2", "lost": "bad", "duplicated": "c4"}
 
 

@@ -28,7 +28,7 @@ UP: Final = "up"
 DOWN: Final = "down"
 UNREADABLE: Final = "unreadable"
 UNKNOWN: Final = "unknown"  # not asked yet
-# Nobody answers. All else that goes wrong is an answer, of a kind.
+# Nobody answers: the namespace is down. With _ODD somebody does, but not as a namespace would.
 _SILENCE: Final = (aiohttp.ClientConnectionError, TimeoutError, OSError)
 _ODD: Final = (aiohttp.ClientError, UnreadableError, UnicodeDecodeError)
 

@@ -76,7 +76,7 @@ class BacklogShare:
         self._settle()
 
     def _settle(self) -> None:
-        """Let go of the moments of those who have left."""
+        """First in, first out: the oldest moments are those of the messages that have left."""
         gone = sum(moment[1] for moment in self._moments) - max(0, self.messages)
         while self._moments and gone >= self._moments[0][1]:
             gone -= self._moments.popleft()[1]

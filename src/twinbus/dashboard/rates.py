@@ -50,6 +50,6 @@ class Rates:
         return {"times": list(self._times), **{name: list(self._points[name]) for name in SERIES}}
 
     def now(self, name: str, over: int = 5) -> float | None:
-        """The mean of the last points: one second alone is restless."""
+        """The mean of the last points: one second alone says little."""
         known = [point for point in list(self._points[name])[-over:] if point is not None]
         return round(sum(known) / len(known), 1) if known else None

@@ -1,7 +1,9 @@
 """What a namespace says of itself at ``/metrics`` and ``/$faults``, read. Pure.
 
-Somebody else may be at that address, or a broker in trouble. What is not a namespace's answer,
-whole and with numbers that can be, is `UnreadableError`: half of it would look well.
+Somebody else may be at that address, or a broker in trouble. Whatever is not a namespace's whole
+answer, with numbers that are possible, is an `UnreadableError`: half an answer would look like a
+smaller namespace that is well. That is why it is read here: prometheus-client's parser, which no
+extra needs otherwise, takes any metrics and any number.
 """
 
 from __future__ import annotations

@@ -184,8 +184,8 @@ def _entity(
 
 
 def _backlog(reading: Reading | None, chronicle: Chronicle, now: float) -> Document:
-    """By queue as the secondary counts them; by destination as the ledger tells, which is told a
-    little later and only by those who keep it. What it has not told of is ``untold``."""
+    """By queue as the secondary counts; by destination as the ledger's records add up, which come a
+    little later and only from clients that keep it. What the records lack is ``untold``."""
     queues = {} if reading is None else reading.backlog
     depths = {path: int(found.get("active_messages", 0)) for path, found in queues.items()}
     rows = [
@@ -218,7 +218,7 @@ def _destinations(chronicle: Chronicle, depths: Mapping[str, int] | None) -> lis
     for (queue, destination), waiting in chronicle.waiting.items():
         left = max(0, waiting.messages)
         if depths is not None and told[queue] > depths.get(queue, 0):
-            left = round(left * depths.get(queue, 0) / told[queue])  # some have left, untold
+            left = round(left * depths.get(queue, 0) / told[queue])  # some have left, unrecorded
         if left:
             path = chronicle.names.get(destination, destination)
             entry = found.setdefault(path, {"destination": path, "messages": 0, "oldest": None})

@@ -136,25 +136,16 @@ def to_parquet(rows: list[Row], client: str, kept_by: str) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    at, namespace, entity, operation, cause, ok, count, size, charged, ids, destination = zip(
-        *rows, strict=True
-    )
-    columns: list[Sequence[Any]] = [
+    at, *others = zip(*rows, strict=True)
+    layout = schema()
+    columns: list[Any] = [
         [int(moment * 1e6) for moment in at],
         [client] * len(rows),
-        namespace,
-        entity,
-        operation,
-        cause,
-        ok,
-        count,
-        size,
-        charged,
-        _lists(ids),
-        destination,
+        *others,
         [kept_by] * len(rows),
     ]
-    layout = schema()
+    ids = layout.get_field_index("message_ids")
+    columns[ids] = _lists(columns[ids])
     arrays = [pa.array(column, kind) for column, kind in zip(columns, layout.types, strict=True)]
     sink = pa.BufferOutputStream()
     # Ids are all different: to look for those that repeat would be most of the work.
