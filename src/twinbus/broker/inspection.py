@@ -3,8 +3,8 @@
 A store holds some facts twice, because asking for them again would be slow: how many messages an
 entity has, how many rows share a body, the last number that was given. And it relies on others
 that SQLite does not watch: that each row belongs to an entity, and has bytes that are a message.
-``CHECKS`` is the list of what must hold. Each looks at the whole file and answers with findings;
-some can also mend what they find without losing a message.
+``STRUCTURE`` and ``CONTENT`` are the lists of what must hold. Each check looks at the whole
+file and answers with findings; some can also mend what they find without losing a message.
 
 Looking is reading: the file is opened so that nothing is written beside it either, as it lies, with
 the log that a killed broker left. If a broker serves it meanwhile, what is checked is one moment.
@@ -22,37 +22,42 @@ import os
 import re
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from twinbus.amqp.message import Message
-from twinbus.amqp.types import CodecError
 from twinbus.broker import aside, bodies
 from twinbus.broker.descriptions import from_json
 from twinbus.broker.entity import DEAD_LETTERS, KINDS, NUMBERS, SUBSCRIPTIONS, TRANSFER_DEAD_LETTERS
+from twinbus.broker.findings import (
+    ALL,
+    ASIDE,
+    COPY,
+    MOST,
+    REPAIR,
+    Check,
+    Finding,
+    Look,
+    Say,
+    many,
+    nobodys,
+    unheard,
+)
+from twinbus.broker.message_checks import find_bodies, find_counters, find_messages, mend_counters
 from twinbus.broker.refusals import FormatError, StoreError
 from twinbus.broker.rules import from_json as rule_from_json
-from twinbus.broker.schema import SCHEMA, SEQUENCE_BITS, bring_up_to_date, check_format
+from twinbus.broker.schema import SCHEMA, bring_up_to_date, check_format
 from twinbus.broker.store import alone_in
 
 FILE: Final = "messages.db"
 # What a file of the first releases lacks, see `store`.
 ADDED_TABLES: Final = frozenset(("aside", "next_number"))
 ADDED_INDEXES: Final = frozenset(("message_ready", "message_ready_session"))
-ALL: Final = "the file"
-MASK: Final = (1 << SEQUENCE_BITS) - 1
 # What is counted on the way, one of each.
 COUNTED: Final = {"entities": "entity", "messages": "message", "bytes": "byte", "bodies": "body"}
-# Of a thousand rows with one fault the first few say as much as all.
-MOST: Final = 3
-
-REPAIR: Final = "--repair"
-ASIDE: Final = f"{REPAIR} sets this aside"
-COPY: Final = "put back a copy of the folder, if there is one"
 
 
 class InspectionError(Exception):
@@ -60,20 +65,7 @@ class InspectionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that must hold and does not."""
-
-    check: str
-    subject: str  # an entity by its path, or the file
-    what: str
-    do: str
-
-    def __str__(self) -> str:
-        return f"{self.subject}: {self.what}; {self.do}"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
+class Inspection:
     """What was found in one file, and what of that was mended."""
 
     path: Path
@@ -86,8 +78,8 @@ class Report:
         return self.path.parent.name
 
     def summary(self) -> str:
-        found = _many(len(self.findings), "finding") if self.findings else "nothing found"
-        counts = ", ".join(_many(count, COUNTED[what]) for what, count in self.counts.items())
+        found = many(len(self.findings), "finding") if self.findings else "nothing found"
+        counts = ", ".join(many(count, COUNTED[what]) for what, count in self.counts.items())
         return f"{self.path}: {found}{f' ({counts})' if counts else ''}"
 
     def as_json(self) -> dict[str, Any]:
@@ -98,35 +90,6 @@ class Report:
             "mended": [asdict(each) for each in self.mended],
             "counts": self.counts,
         }
-
-
-Say = Callable[[str, int], None]
-
-
-def nobody(subject: str, count: int) -> None:
-    """Nobody is told how far it is."""
-
-
-@dataclass(slots=True)
-class Look:
-    """One look at a file: what the checks ask, and what is counted on the way."""
-
-    path: Path
-    link: sqlite3.Connection
-    say: Say = nobody
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def ask(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        return self.link.execute(sql, values)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Something that must hold. ``mend`` makes it so, losing no message; it may be done again."""
-
-    name: str
-    find: Callable[[Look], Iterator[Finding]]
-    mend: Callable[[sqlite3.Connection], object] | None = None
 
 
 # ---------------------------------------------------------------- the file as SQLite has it
@@ -181,7 +144,7 @@ def _find_schema(look: Look) -> Iterator[Finding]:
     for table in {"about", "next_number"} & there.keys():
         (count,) = look.ask(f"SELECT count(*) FROM {table}").fetchone()
         if count != 1:
-            what = f"the table '{table}' has {_many(count, 'row')} and must have 1"
+            what = f"the table '{table}' has {many(count, 'row')} and must have 1"
             yield Finding("schema", ALL, what, COPY)
 
 
@@ -203,7 +166,7 @@ def _find_types(look: Look) -> Iterator[Finding]:
         counts = look.ask(f"SELECT {wrong} FROM {table}").fetchone()
         for column, count in zip(columns, counts, strict=True):
             if count:
-                what = f"{_many(count, 'row')} of '{table}' with no {column[2]} as '{column[1]}'"
+                what = f"{many(count, 'row')} of '{table}' with no {column[2]} as '{column[1]}'"
                 yield Finding("types", ALL, what, COPY)
 
 
@@ -309,7 +272,7 @@ def _find_rules(look: Look) -> Iterator[Finding]:
     for number, name, text, path, kind in look.ask(
         "SELECT entity, name, definition, path, kind FROM rule LEFT JOIN place ON id = entity"
     ):
-        subject = path or _nobody(number)
+        subject = path or nobodys(number)
         if kind != "subscription":
             do = f"{REPAIR} removes this" if path is None else COPY
             yield Finding("rules", subject, f"the rule '{name}' is of no subscription", do)
@@ -335,173 +298,7 @@ def _find_states(look: Look) -> Iterator[Finding]:
             "GROUP BY entity"
         ):
             do = ASIDE if path is None else "nobody asks for this, and it stays"
-            yield Finding(table, path or _nobody(number), f"{_many(count, noun)} of no use", do)
-
-
-# ---------------------------------------------------------------- messages
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What a row must not be. ``sql`` is the condition, where SQLite can tell by itself."""
-
-    check: str
-    what: str
-    do: str = COPY
-    sql: str = ""
-
-
-_SIDE: Final = "place.kind IN ('dead', 'transfer')"
-FAULTS: Final = (
-    Fault("nobody", "of no entity", ASIDE, "place.id IS NULL"),
-    Fault("state", "neither active, deferred nor scheduled", sql="state NOT IN (0, 1, 2)"),
-    Fault("due", "scheduled for no time", sql="state = 2 AND due_ms IS NULL"),
-    Fault("due", "due at a time and not scheduled", sql="state != 2 AND due_ms IS NOT NULL"),
-    Fault("due", "scheduled among dead letters", sql=f"state = 2 AND {_SIDE}"),
-    Fault("due", "ready in a topic, which nobody receives", sql="state != 2 AND kind = 'topic'"),
-    Fault("expiry", "expiring by no time to live", sql="expires_ms > 0 AND ttl_ms IS NULL"),
-    Fault("expiry", "expiring before the time to appear", sql="state = 2 AND expires_ms < due_ms"),
-    Fault("expiry", "expiring among dead letters", sql=f"expires_ms > 0 AND {_SIDE}"),
-    Fault("session", "in no session", sql="state != 2 AND sessions AND session IS NULL"),
-    Fault("session", "in a session, where none are", sql="NOT sessions AND session IS NOT NULL"),
-    Fault("bytes", "without bytes", ASIDE, "message.bare IS NULL AND body.id IS NULL"),
-    Fault("bytes", "with bytes twice", sql="message.bare IS NOT NULL AND body IS NOT NULL"),
-    Fault("sequence", "of a number that is never given", sql=f"message.id & {MASK} = 0"),
-    Fault("size", "with a size or a count below 0", sql="min(size, delivery_count, hops) < 0"),
-)
-_FAULTS: Final = " | ".join(
-    f"CASE WHEN {each.sql} THEN {1 << index} ELSE 0 END" for index, each in enumerate(FAULTS)
-)
-_WALK: Final = f"""
-SELECT message.id, place.path, {_FAULTS}, size, session, message.delivery_annotations, annotations,
-    coalesce(message.bare, body.bare)
-FROM message LEFT JOIN body ON body.id = message.body LEFT JOIN place ON place.id = message.id >> 40
-ORDER BY message.id
-"""
-
-
-class Crowd:
-    """Rows by their fault and by whose they are: how many, and which first."""
-
-    def __init__(self, noun: str) -> None:
-        self._noun = noun
-        self._found: dict[tuple[str, Fault], tuple[int, list[int]]] = {}
-
-    def add(self, subject: str, fault: Fault, number: int) -> None:
-        count, firsts = self._found.get((subject, fault), (0, []))
-        if count < MOST:
-            firsts.append(number)
-        self._found[subject, fault] = count + 1, firsts
-
-    def findings(self) -> Iterator[Finding]:
-        for (subject, fault), (count, firsts) in self._found.items():
-            which = ", ".join(map(str, firsts)) + (", ..." if count > MOST else "")
-            numbers = "number" if count == 1 else "numbers"
-            what = f"{_many(count, self._noun)} {fault.what} ({numbers} {which})"
-            yield Finding(fault.check, subject, what, fault.do)
-
-
-def _find_messages(look: Look) -> Iterator[Finding]:
-    crowd = Crowd("message")
-    look.counts |= {"messages": 0, "bytes": 0}
-    for key, path, faults, size, *content in look.ask(_WALK):
-        subject = path or _nobody(key >> SEQUENCE_BITS)
-        if not look.counts["messages"] % 10_000:
-            look.say(subject, look.counts["messages"])
-        look.counts["messages"] += 1
-        look.counts["bytes"] += size
-        for index, fault in enumerate(FAULTS) if faults else ():
-            if faults >> index & 1:
-                crowd.add(subject, fault, key & MASK)
-        unreadable = _unreadable(*content)
-        if unreadable is not None:
-            crowd.add(subject, unreadable, key & MASK)
-    yield from crowd.findings()
-
-
-def _unreadable(
-    session: str | None, delivery: bytes | None, annotations: bytes | None, bare: bytes | None
-) -> Fault | None:
-    """Why a message cannot be delivered as it lies there."""
-    if bare is None:
-        return None  # that is a fault of its own
-    try:
-        message = Message.parse(bare)
-        for section in (delivery, annotations):
-            if section is not None:
-                Message(annotations=section).annotation_map()
-    except CodecError as error:
-        return Fault("unreadable", f"that cannot be read: {error}")
-    if session is not None and message.properties.group_id != session:
-        return Fault("session", "in another session than the bytes say")
-    return None
-
-
-# ---------------------------------------------------------------- what is counted
-
-_HELD: Final = (
-    "SELECT body, count(*) AS holders, min(id) AS first FROM message WHERE body IS NOT NULL "
-    "GROUP BY body"
-)
-_COUNTERS: Final = ("active", "deferred", "scheduled", "bytes")
-
-
-def _in(entity: str) -> str:
-    return f"message.id BETWEEN {entity} << 40 AND ({entity} + 1 << 40) - 1"
-
-
-def _counted(entity: str) -> str:
-    """What an entity's counters must be. What is not active or deferred counts as scheduled."""
-    return (
-        "SELECT coalesce(sum(state = 0), 0), coalesce(sum(state = 1), 0), "
-        "coalesce(sum(state NOT IN (0, 1)), 0), coalesce(sum(size), 0) FROM message "
-        f"WHERE {_in(entity)}"
-    )
-
-
-_HIGHEST: Final = f"coalesce((SELECT max(id) & {MASK} FROM message WHERE {_in('entity.id')}), 0)"
-
-
-def _find_bodies(look: Look) -> Iterator[Finding]:
-    crowd = Crowd("shared body")
-    of_nobody = Fault("holders", "that no message has", ASIDE)
-    (look.counts["bodies"],) = look.ask("SELECT count(*) FROM body").fetchone()
-    for number, said, there, path in look.ask(
-        f"SELECT body.id, body.holders, held.holders, place.path FROM body "
-        f"LEFT JOIN ({_HELD}) AS held ON held.body = body.id "
-        "LEFT JOIN place ON place.id = held.first >> 40 "
-        "WHERE body.holders IS NOT held.holders"
-    ):
-        if there is None:
-            crowd.add(ALL, of_nobody, number)
-            continue
-        what = f"counted for {said} messages and shared by {there}"
-        crowd.add(path or ALL, Fault("holders", what, f"{REPAIR} counts again"), number)
-    yield from crowd.findings()
-
-
-def _find_counters(look: Look) -> Iterator[Finding]:
-    names = ", ".join(_COUNTERS)
-    for number, path, *said in look.ask(
-        f"SELECT id, path, {names} FROM entity WHERE ({names}) IS NOT ({_counted('entity.id')})"
-    ):
-        there = look.ask(_counted("?1"), number).fetchone()
-        pairs = zip(_COUNTERS, said, there, strict=True)
-        what = ", ".join(f"{name} is {a} and must be {b}" for name, a, b in pairs if a != b)
-        yield Finding("counters", path, what, f"{REPAIR} counts again")
-    for path, said, there in look.ask(
-        f"SELECT path, last_sequence, {_HIGHEST} AS highest FROM entity "
-        "WHERE last_sequence < highest"
-    ):
-        what = f"{said} is the last number it gave, and it has a message of the number {there}"
-        yield Finding("counters", path, what, f"{REPAIR} goes on from there")
-
-
-def _mend_counters(link: sqlite3.Connection) -> None:
-    link.execute(
-        f"UPDATE entity SET ({', '.join(_COUNTERS)}) = ({_counted('entity.id')}), "
-        f"last_sequence = max(last_sequence, {_HIGHEST})"
-    )
+            yield Finding(table, path or nobodys(number), f"{many(count, noun)} of no use", do)
 
 
 # ---------------------------------------------------------------- all of it
@@ -521,9 +318,9 @@ CONTENT: Final = (
     Check("topic", _find_topics),
     Check("rules", _find_rules),
     Check("states", _find_states),
-    Check("messages", _find_messages, aside.set_strays_aside),
-    Check("bodies", _find_bodies, bodies.recount),
-    Check("counters", _find_counters, _mend_counters),
+    Check("messages", find_messages, aside.set_strays_aside),
+    Check("bodies", find_bodies, bodies.recount),
+    Check("counters", find_counters, mend_counters),
 )
 
 
@@ -532,14 +329,14 @@ def stores(folder: Path) -> list[Path]:
     return sorted(path for depth in ("", "*/", "*/*/") for path in folder.glob(depth + FILE))
 
 
-def inspect(path: Path, say: Say = nobody) -> Report:
+def inspect(path: Path, say: Say = unheard) -> Inspection:
     """Look at one namespace's file. Raises InspectionError where it cannot be opened."""
     with _opened(path) as link:
         look = Look(path, link, say)
-        return Report(path, examine(look), [], look.counts)
+        return Inspection(path, examine(look), [], look.counts)
 
 
-def repair(path: Path, say: Say = nobody) -> Report:
+def repair(path: Path, say: Say = unheard) -> Inspection:
     """Mend what can be mended. Raises InspectionError, with nothing changed, where none may be."""
     _check_readable(path)
     try:
@@ -556,18 +353,18 @@ def repair(path: Path, say: Say = nobody) -> Report:
         raise InspectionError(f"{path} was left as it is: {error}") from error
 
 
-def _repaired(look: Look) -> Report:
+def _repaired(look: Look) -> Inspection:
     found = _structure(look)
     if found:
         with suppress(sqlite3.DatabaseError):  # what it cannot make anew is found again below
             _mend(STRUCTURE, look)
         if _structure(look):
-            return Report(look.path, found, [], look.counts)
+            return Inspection(look.path, found, [], look.counts)
     found += _content(look)
     bring_up_to_date(look.link)
     _mend(CONTENT, look)
     left = examine(look)
-    return Report(look.path, left, [each for each in found if each not in left], look.counts)
+    return Inspection(look.path, left, [each for each in found if each not in left], look.counts)
 
 
 def _mend(checks: tuple[Check, ...], look: Look) -> None:
@@ -646,12 +443,3 @@ def _begins_well(log: Path) -> bool:
     with suppress(FileNotFoundError), log.open("rb") as file:
         return file.read(4) in (b"", b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
     return True
-
-
-def _many(count: int, noun: str) -> str:
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count} {noun if count == 1 else plural}"
-
-
-def _nobody(number: int) -> str:
-    return f"number {number}, which is no entity's"

@@ -11,7 +11,7 @@ from twinbus.commands.progress import progress
 from twinbus.commands.terminal import DOES_NOT_WORK, print_json, refuse
 
 if TYPE_CHECKING:
-    from twinbus.broker.inspection import Report
+    from twinbus.broker.inspection import Inspection
 
 
 def check(folder: Path, *, mend: bool, as_json: bool) -> None:
@@ -45,7 +45,7 @@ def check(folder: Path, *, mend: bool, as_json: bool) -> None:
         raise typer.Exit(DOES_NOT_WORK)
 
 
-def _print(report: Report) -> None:
+def _print(report: Inspection) -> None:
     for finding in report.mended:
         typer.echo(f"{report.namespace}: mended: {finding.subject}: {finding.what}")
     for finding in report.findings:

@@ -19,11 +19,9 @@ from twinbus.amqp.message import Properties, encode_annotations
 from twinbus.amqp.sections import SCHEDULED
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from twinbus.broker.findings import COPY, REPAIR, Finding
 from twinbus.broker.inspection import (
-    COPY,
     FILE,
-    REPAIR,
-    Finding,
     InspectionError,
     inspect,
     repair,
