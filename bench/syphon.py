@@ -38,7 +38,7 @@ from twinbus.amqp.types import encode
 from twinbus.homeward.received import Received
 from twinbus.sdk import raw
 from twinbus.spark.columns import arrow_schema, record_batch
-from twinbus.syphon.translation import BACKLOG_COLUMNS
+from twinbus.syphon.post import BACKLOG_COLUMNS
 
 QUEUES = tuple(envelope.queue_path("bench", index) for index in range(10))
 HOME = "home"

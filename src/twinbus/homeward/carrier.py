@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from twinbus import envelope
 from twinbus.amqp.batches import in_transfers
 from twinbus.client_errors import EnvelopeError
 from twinbus.homeward.rounds import LEFT, Orders, Outcome, Tally
+from twinbus.homeward.row import Row
 
 # A lock with less than this part of its time left is renewed before its message is sent.
 RENEW_AT: Final = 1 / 3
@@ -72,21 +73,6 @@ class Post(Protocol):
     def now_ms(self) -> int: ...
 
     def sleep(self, seconds: float) -> None: ...
-
-
-class Row(NamedTuple):
-    """A backlog message, as ``translation.homeward`` has it."""
-
-    queue: str
-    number: int
-    token: UUID
-    locked_until_ms: int
-    received_ms: int
-    waited_ms: int
-    destination: str | None
-    part_of: str | None
-    time_to_live_ms: int | None
-    message: bytes
 
 
 @dataclass(slots=True)
@@ -183,12 +169,10 @@ class Carrier:
         """The parcel with what is left of its time to live, if wanted; None if nothing is."""
         if not self._orders.deducts:
             return parcel
-        left = row.time_to_live_ms
-        if left is None:
-            lives = envelope.time_to_live_of(parcel.message)
-            if lives is None:
-                return parcel
-            left = lives - row.waited_ms
+        lives = envelope.time_to_live_of(parcel.message)
+        if lives is None:
+            return parcel
+        left = lives - row.waited_ms
         if left <= 0:
             waited = f"it waited {row.waited_ms / 1000:.0f} s in the backlog, longer than it lives"
             self._refuse(parcel, EXPIRED, waited)

@@ -34,27 +34,38 @@ R = TypeVar("R")
 
 
 class Received:
-    """Times are in microseconds, which is what Arrow takes."""
+    """Times are in microseconds, which is what Arrow takes. What is read is kept: it is asked for
+    again and again, or not at all."""
 
     __slots__ = (
         *("_annotations", "_application", "_fields", "_sections"),
-        *("entity", "lock_token", "message", "received_time"),
+        *("entity", "message", "received_time", "token"),
     )
 
-    def __init__(self, entity: str, lock_token: UUID | None, message: bytes, at_ms: int) -> None:
+    def __init__(self, entity: str, token: UUID | None, message: bytes, at_ms: int) -> None:
         self.entity = entity
-        self.lock_token = None if lock_token is None else str(lock_token)
+        self.token = token
         self.message = message
         self.received_time = at_ms * 1000
-        self._sections = _read(lambda: Sections(message))
-        self._annotations = self._decoded(Sections.annotations) or {}
-        # These two are asked for again and again, or not at all.
+        self._sections: tuple[Sections | None] | None = None
+        self._annotations: dict[Any, Any] | None = None
         self._application: tuple[dict[Any, Any] | None] | None = None
         self._fields: list[Any] | None = None
 
+    @property
+    def lock_token(self) -> str | None:
+        return None if self.token is None else str(self.token)
+
+    @property
+    def sections(self) -> Sections | None:
+        """None if the bytes are no message."""
+        if self._sections is None:
+            self._sections = (_read(lambda: Sections(self.message)),)
+        return self._sections[0]
+
     def _decoded(self, section: Callable[[Sections], R]) -> R | None:
         """Empty if the message has no such section; None if it cannot be read."""
-        apart = self._sections
+        apart = self.sections
         return None if apart is None else _read(lambda: section(apart))
 
     @property
@@ -63,9 +74,19 @@ class Received:
             self._application = (self._decoded(Sections.application),)
         return self._application[0]
 
+    def alias(self, name: str) -> str | None:
+        """One of the application's properties, as text."""
+        return _text((self.application_properties or {}).get(name))
+
+    @property
+    def annotations(self) -> dict[Any, Any]:
+        if self._annotations is None:
+            self._annotations = self._decoded(Sections.annotations) or {}
+        return self._annotations
+
     @property
     def sequence_number(self) -> int | None:
-        return _whole(self._annotations.get(SEQUENCE_NUMBER))
+        return _whole(self.annotations.get(SEQUENCE_NUMBER))
 
     @property
     def delivery_count(self) -> int | None:
@@ -93,10 +114,10 @@ class Received:
         return _text(self.field(number))
 
     def annotation(self, name: Symbol) -> str | None:
-        return _text(self._annotations.get(name))
+        return _text(self.annotations.get(name))
 
     def time(self, name: Symbol) -> int | None:
-        found = _whole(self._annotations.get(name))
+        found = _whole(self.annotations.get(name))
         return found * 1000 if found is not None and _has_date(found) else None
 
     @property

@@ -229,6 +229,11 @@ class Destinations:
         """Who is left alone now."""
         return [name for name, each in self._known.items() if now < each.retry_at]
 
+    def due(self, now: float) -> list[str]:
+        """Who did not answer when last tried, and may be asked again."""
+        resting = set(self.resting(now))
+        return [name for name in self.down() if name not in resting]
+
     def down(self) -> dict[str, str]:
         """Who did not answer when last tried, and what was said."""
         return {name: each.error or "" for name, each in self._known.items() if each.failures}

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -35,11 +33,13 @@ from pyspark.sql.types import StructType
 
 from twinbus.auth.credentials import Secret, secret_from
 from twinbus.errors import TwinbusError, first_line
+from twinbus.homeward.bites import ROWS_A_QUEUE, bites, spread
 from twinbus.homeward.received import Received
 from twinbus.sdk.links import links
 from twinbus.sdk.raw import RawReceiver
 from twinbus.spark import sink
 from twinbus.spark.columns import COLUMNS, arrow_schema, ddl, record_batch
+from twinbus.spark.machine import MachineTimes
 from twinbus.spark.troubles import Troubles
 from twinbus.spark.watch import LONG_POLL_S, Line, Watch
 from twinbus.syphon.books import idle
@@ -47,13 +47,7 @@ from twinbus.syphon.books import idle
 log = logging.getLogger("twinbus.syphon")
 
 FORMAT: Final = "servicebus"
-# Rows of one queue in one micro-batch. A full batch must be sent and settled well within the minute
-# that a lock lasts, and the fixed cost of a micro-batch is that of some thousand messages.
-ROWS_A_QUEUE: Final = 5000
-# What is taken at once. It is on its way to the sink before more is asked for.
-BITE: Final = 500
-# A task takes no more bites after this long: what it has is older than it would like.
-BATCH_S: Final = 20.0
+TIMES: Final = MachineTimes()
 # latestOffset says "nothing yet" this often, so that a query can be stopped while it waits.
 SLICE_S: Final = 2.0
 # With trigger(availableNow=True): a queue that is silent for this long is empty.
@@ -159,64 +153,32 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Queues)
         schema = arrow_schema(self.columns)
-        for rows in _bites(self.options, partition.paths):
+        options = self.options
+        settings = _settings(options)
+        taps = {
+            path: LinkTap(path, links().receiver(options.secret, path, **settings))
+            for path in partition.paths
+        }
+        for rows in bites(taps, options.rows_a_queue, TIMES, _silent):
             yield record_batch(rows, schema)
 
 
-def _bites(options: SourceOptions, paths: Sequence[str]) -> Iterator[list[Received]]:
-    """Bites of each queue in turn, until it is empty, has given its share, or time is up.
+class LinkTap:
+    """Receives from one queue over its link."""
 
-    All queues are asked before the first answer is read: while one is read, the others' brokers
-    work.
-    """
-    settings = _settings(options)
-    lines = {path: links().receiver(options.secret, path, **settings) for path in paths}
-    left = dict.fromkeys(paths, options.rows_a_queue)
-    ends = time.monotonic() + BATCH_S
-    asked = {path: n for path, line in lines.items() if (n := _ask(path, line, left[path]))}
-    try:
-        while asked:
-            path = next(iter(asked))
-            count = asked.pop(path)
-            rows = _answer(path, lines[path], count)
-            left[path] -= len(rows)
-            if len(rows) == count and time.monotonic() < ends:
-                again = _ask(path, lines[path], left[path])
-                if again:
-                    asked[path] = again
-            if rows:
-                yield rows
-    finally:
-        for path in asked:  # the reader was closed before its time
-            with suppress(Exception):
-                lines[path].let_go()
+    def __init__(self, path: str, link: RawReceiver) -> None:
+        self._path = path
+        self._link = link
+        self.ask, self.let_go = link.ask, link.let_go
+
+    def answer(self, count: int) -> list[Received]:
+        taken, now_ms = self._link.answer(count), TIMES.now_ms()
+        return [Received(self._path, each.lock_token, each.message, now_ms) for each in taken]
 
 
-def _ask(path: str, line: RawReceiver, left: int) -> int:
-    count = min(BITE, left)
-    if not count:
-        return 0
-    try:
-        line.ask(count)
-    except Exception as error:  # noqa: BLE001  one queue's trouble is not the others'
-        return _nothing(path, error)
-    return count
-
-
-def _answer(path: str, line: RawReceiver, count: int) -> list[Received]:
-    try:
-        taken = line.answer(count)
-    except Exception as error:  # noqa: BLE001  one queue's trouble is not the others'
-        _nothing(path, error)
-        return []
-    now_ms = int(time.time() * 1000)
-    return [Received(path, each.lock_token, each.message, now_ms) for each in taken]
-
-
-def _nothing(path: str, error: Exception) -> int:
+def _silent(path: str, error: Exception) -> None:
     """A queue that does not answer has nothing for this batch; the watch will ask again."""
     log.warning("could not receive from %s: %s", path, first_line(error))
-    return 0
 
 
 def _settings(options: SourceOptions) -> dict[str, Any]:
@@ -225,11 +187,15 @@ def _settings(options: SourceOptions) -> dict[str, Any]:
     return {}
 
 
+def _partitions(options: SourceOptions, queues: Sequence[str]) -> list[Queues]:
+    return [Queues(paths) for paths in spread(queues, options.partitions)]
+
+
 class BatchReader(_Reading, DataSourceReader):
     """``spark.read``: what is there now."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        return spread(self.options.queues, self.options.partitions)
+        return _partitions(self.options, self.options.queues)
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -262,7 +228,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             return []
         # A batch that a former run left behind is read from all queues: nobody remembers which.
         awake = self._awake.get(end["tick"], self.options.queues)
-        return spread(awake, self.options.partitions)
+        return _partitions(self.options, awake)
 
     def stop(self) -> None:
         links().close()
@@ -277,9 +243,3 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             told = Troubles(self.options.troubles).tell
             self._watch = Watch(lines, self.options.long_poll_s, asked, told)
         return self._watch
-
-
-def spread(queues: Sequence[str], most: int) -> list[Queues]:
-    """The queues in at most ``most`` groups of about one size."""
-    count = min(most, len(queues))
-    return [Queues(tuple(queues[index::count])) for index in range(count)]

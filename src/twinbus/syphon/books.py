@@ -15,7 +15,7 @@ from azure.servicebus import parse_connection_string
 from twinbus import envelope
 from twinbus.auth.credentials import Secret
 from twinbus.client_errors import EnvelopeError
-from twinbus.homeward.carrier import Row
+from twinbus.homeward.row import Row
 from twinbus.ledger import Cause, Ledger, Operation, units
 
 

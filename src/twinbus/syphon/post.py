@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
-    ServiceBusError,
-)
 
 from twinbus.auth.credentials import Secret
-from twinbus.classifier import Verdict, classify
-from twinbus.errors import first_line
-from twinbus.homeward.carrier import BusyError, Carrier, RefusedError, Row, UnavailableError
+from twinbus.homeward.answers import asked, settled
+from twinbus.homeward.carrier import Carrier
+from twinbus.homeward.received import Received
 from twinbus.homeward.rounds import Orders, Outcome, Tally
+from twinbus.homeward.row import Row
 from twinbus.ledger import Operation
 from twinbus.sdk.links import Links, links
 from twinbus.sdk.raw import RawReceiver, RawSender
+from twinbus.spark.machine import MachineTimes
 from twinbus.syphon.books import Books
 
 T = TypeVar("T")
 
-# A settlement that gets no answer is tried again: what it settles is home already.
-SETTLING_ATTEMPTS: Final = 4
-SETTLING_PAUSE_S: Final = 0.5
 # Service Bus takes 4,096 characters for a description.
 MOST_WORDS: Final = 1000
 
+# What the carrier needs of the source. All else it reads off the bytes, once.
+BACKLOG_COLUMNS: Final = ("entity", "lock_token", "received_time", "message")
 TALLY_DDL: Final = (
     "queue string, destination string, outcome string, messages bigint, lowest bigint, "
     "highest bigint, until_ms bigint, error string, part_of string"
@@ -46,7 +41,7 @@ _TALLY_SCHEMA = pa.schema(
 )
 
 
-class SdkPost:
+class SdkPost(MachineTimes):
     """Sends on the primary, settles on the secondary, with the plain SDK: a message that goes home
     must not be diverted again."""
 
@@ -75,12 +70,7 @@ class SdkPost:
             self._books.sent(destination, messages)
 
     def _asked(self, destination: str, act: Callable[[RawSender], T]) -> T:
-        try:
-            return act(self._links.sender(self._primary, destination))
-        except ServiceBusError as error:
-            raise _translation(error) from error
-        except ValueError as error:  # the SDK can make no address of such a name
-            raise RefusedError(first_line(error)) from error
+        return asked(lambda: act(self._links.sender(self._primary, destination)))
 
     def complete(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
         return self._settled(Operation.COMPLETE, queue, tokens, self._line(queue).complete)
@@ -112,35 +102,39 @@ class SdkPost:
         tokens: Sequence[UUID],
         settle: Callable[[Sequence[UUID]], list[UUID]],
     ) -> list[UUID]:
-        """Those that could not be settled: their lock was lost, or the secondary is."""
-        for attempt in range(SETTLING_ATTEMPTS):
-            try:
-                lost = settle(tokens)
-                if self._books is not None:
-                    self._books.settled(operation, queue, tokens, lost)
-                return lost
-            except ServiceBusError:
-                if attempt + 1 < SETTLING_ATTEMPTS:
-                    self.sleep(SETTLING_PAUSE_S * 2**attempt)
-        return list(tokens)
+        def recorded(some: Sequence[UUID]) -> list[UUID]:
+            lost = settle(some)
+            if self._books is not None:
+                self._books.settled(operation, queue, some, lost)
+            return lost
 
-    def now_ms(self) -> int:
-        return int(time.time() * 1000)
+        return settled(tokens, recorded, self)
+
+
+class SdkWorld(SdkPost):
+    """What the driver asks: of Spark, which carries, and over links of its own."""
+
+    def __init__(
+        self,
+        primary: Secret,
+        secondary: Secret,
+        kept: Links,
+        stopping: threading.Event,
+        carried: Callable[[Orders], list[Tally]],
+    ) -> None:
+        super().__init__(primary, secondary, kept)
+        self._stopping = stopping
+        self._carried = carried
 
     def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+        """Or until the syphon is stopped."""
+        self._stopping.wait(seconds)
 
+    def carry(self, orders: Orders) -> list[Tally]:
+        return self._carried(orders)
 
-def _translation(error: ServiceBusError) -> Exception:
-    text = first_line(error)
-    verdict = classify(error)
-    if verdict is Verdict.WAIT:
-        return BusyError(text)
-    if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
-        return UnavailableError(text)  # a key can be put right; a message need not suffer for it
-    if verdict is Verdict.RAISE or isinstance(error, MessageSizeExceededError):
-        return RefusedError(text)
-    return UnavailableError(text)
+    def has_after(self, queue: str, number: int) -> bool:
+        return bool(self._line(queue).peek(1, number + 1))
 
 
 def carry(
@@ -150,7 +144,7 @@ def carry(
     orders: Orders,
     ledger: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """A Spark task of a round: homeward rows in, tallies out."""
+    """A Spark task of a round: rows of the backlog in, tallies out."""
     books = Books(ledger, primary, secondary)
     carrier = Carrier(SdkPost(primary, secondary, books=books), orders)
     for batch in batches:
@@ -163,21 +157,11 @@ def carry(
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    for each in batch.to_pylist():
-        ends = each["locked_until_ms"]
-        yield Row(
-            queue=each["queue"],
-            number=each["sequence_number"] or 0,
-            token=UUID(each["lock_token"]),
-            # Where the end of its lock cannot be read, it is renewed before anything is sent.
-            locked_until_ms=each["received_ms"] if ends is None else ends,
-            received_ms=each["received_ms"],
-            waited_ms=each["waited_ms"],
-            destination=each["destination"],
-            part_of=each["part_of"],
-            time_to_live_ms=each["time_to_live_ms"],
-            message=each["message"],
-        )
+    """The rows of the source, with ``BACKLOG_COLUMNS``."""
+    times = batch.column("received_time").cast(pa.int64()).to_pylist()
+    columns = [batch.column(name).to_pylist() for name in ("entity", "lock_token", "message")]
+    for queue, token, message, at_us in zip(*columns, times, strict=True):
+        yield Row.of(Received(queue, UUID(token), message, at_us // 1000))
 
 
 def tallies_batch(tallies: Sequence[Tally]) -> pa.RecordBatch:

@@ -1,13 +1,13 @@
 """The syphon: a Spark query that moves the backlog home.
 
-    servicebus source --> homeward (columns) --> a round a micro-batch: carry --> tallies
-         ^                                                                          |
-         |  waits for messages                      Destinations, Progress  <-------+
+    servicebus source --> a round a micro-batch: carry --> tallies
+         ^                                                   |
+         |  waits for messages     Driver, Progress  <-------+
 
 A round is one Spark job over the rows of one micro-batch; its only result is what became of them.
-The driver keeps what is known of each destination and gives the next round its orders. Nothing else
-is kept: the broker knows what is still to do, so a syphon may be killed at any moment, and a
-checkpoint may be deleted.
+The driver (see ``homeward.driver``) keeps what is known of each destination and gives the next
+round its orders. Nothing else is kept: the broker knows what is still to do, so a syphon may be
+killed at any moment, and a checkpoint may be deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -33,17 +33,18 @@ from twinbus.auth.credentials import Secret
 from twinbus.client_errors import ClientError, EnvelopeError
 from twinbus.envelope import home_of, part_of
 from twinbus.errors import first_line
-from twinbus.homeward.carrier import NOWHERE, UnavailableError
+from twinbus.homeward.bites import BITE, ROWS_A_QUEUE
+from twinbus.homeward.carrier import NOWHERE
+from twinbus.homeward.driver import Driver
 from twinbus.homeward.received import Received, enqueued_us
-from twinbus.homeward.rounds import FIRST_RETRY_S, LAST_RETRY_S, LEFT, Destinations, Tally
+from twinbus.homeward.rounds import FIRST_RETRY_S, LAST_RETRY_S, Destinations, Orders, Tally
 from twinbus.sdk.links import Links
 from twinbus.spark import troubles
 from twinbus.spark.columns import ddl
-from twinbus.spark.source import BITE, FORMAT, ROWS_A_QUEUE, ServiceBusSource
+from twinbus.spark.source import FORMAT, ServiceBusSource
 from twinbus.spark.watch import LONG_POLL_S
-from twinbus.syphon.post import TALLY_DDL, SdkPost, carry, tallies_of
+from twinbus.syphon.post import BACKLOG_COLUMNS, TALLY_DDL, SdkWorld, carry, tallies_of
 from twinbus.syphon.progress import Listener, Progress, Snapshot
-from twinbus.syphon.translation import BACKLOG_COLUMNS, TimeToLive, homeward
 
 log = logging.getLogger("twinbus.syphon")
 
@@ -51,12 +52,6 @@ log = logging.getLogger("twinbus.syphon")
 ROUND_S: Final = 10.0
 # But never less of a queue than this: the parts of a message must be read in one round to meet.
 LEAST_ROWS: Final = 100
-# A round in which nothing moved is followed by a pause of at most this long, in which destinations
-# that are down are asked whether they are back. It ends when a message comes, which may be for
-# another.
-PAUSE_S: Final = 30.0
-GLANCE_S: Final = 1.0
-HELD_S: Final = 2.0
 # What was left behind is receivable after a minute. If nothing has moved for longer, nothing will.
 PATIENCE_S: Final = 100.0
 # A round that is under way when the syphon is stopped has this long to end.
@@ -70,6 +65,8 @@ COUNT_S: Final = 10.0
 # Of each queue, so many messages are looked at to see where they belong.
 LOOKED_AT: Final = 250
 
+
+TimeToLive = Literal["whole", "remaining"]
 
 # What a session for the syphon is to be started with.
 SETTINGS: Final = {"spark.python.daemon.module": "twinbus.spark.daemon"}
@@ -128,6 +125,7 @@ class Syphon:
             options.time_to_live == "remaining",
             self._share,
         )
+        self._driver = Driver(self._destinations, options.queues)
         self._listener = Listener(self.progress, tell, self.look)
         self._query: StreamingQuery | None = None
         self._stopping = threading.Event()
@@ -139,7 +137,6 @@ class Syphon:
         self._began = time.monotonic()
         self._again_at: float | None = None
         self._looked_at = time.monotonic()
-        self._highest: dict[str, int] = {}  # sequence number seen, by queue
         # Of the thread that drains, and of Spark's, which calls for rounds and listeners.
         self._own_links, self._round_links = Links(), Links()
 
@@ -155,9 +152,9 @@ class Syphon:
 
     def _begin(self) -> None:
         self._began = time.monotonic()
-        rows = homeward(self._backlog(), self._options.time_to_live)
         self._query = (
-            rows.writeStream.foreachBatch(self._round)
+            self._backlog()
+            .writeStream.foreachBatch(self._round)
             .queryName("syphon")
             .option("checkpointLocation", self._checkpoint())
             .start()
@@ -329,80 +326,37 @@ class Syphon:
             return
         if self._first is None:
             self._first = batch  # patience begins when Spark is ready, which may take its time
+        world = SdkWorld(
+            *(self._options.primary, self._options.secondary, self._round_links, self._stopping),
+            partial(self._carried, rows),
+        )
         with self._busy:
-            self._stopping.wait(self._destinations.wait_s(time.time()))
-            began = time.monotonic()
             try:
-                tallies = self._carried(rows)
+                made = self._driver.round(world)
             except Exception:
                 if self._stopping.is_set():
                     return  # cut short
                 raise
-            took_s = time.monotonic() - began
             self._is_well()
-            for each in tallies:
-                self._highest[each.queue] = max(each.highest, self._highest.get(each.queue, 0))
-            self._destinations.learn(tallies, time.time(), took_s)
-            self.progress.learn(tallies, took_s)
+            self.progress.learn(made.tallies, made.took_s)
             if time.monotonic() - self._looked_at > COUNT_S:
                 self._looked_at = time.monotonic()
                 self._count(self._round_links)
-        if batch == self._first or any(each.outcome not in LEFT for each in tallies):
+        if batch == self._first or made.moved:
             self._moved_at = time.monotonic()
-        elif tallies and not self._destinations.goes_on(tallies):
-            self._pause()
+        while self._driver.is_pausing and not self._stopping.is_set():
+            self._driver.glance(world)
 
-    def _carried(self, rows: DataFrame) -> list[Tally]:
+    def _carried(self, rows: DataFrame, orders: Orders) -> list[Tally]:
         """The one action of a micro-batch: to evaluate the rows twice would be to receive twice."""
         task = partial(
             carry,
             ledger=self._options.ledger,
             primary=self._options.primary,
             secondary=self._options.secondary,
-            orders=self._destinations.orders(time.time()),
+            orders=orders,
         )
         return tallies_of(rows.mapInArrow(task, TALLY_DDL).toArrow().to_pylist())
-
-    def _pause(self) -> None:
-        """Nothing moves. Ask those that are down whether they are back, and receive nothing."""
-        ends = time.time() + PAUSE_S
-        while not self._stopping.is_set() and time.time() < ends:
-            due = self._destinations.next_try(time.time())
-            if due is None:
-                # Nobody is down; messages wait for others before them, whose locks must end.
-                self._stopping.wait(HELD_S)
-                return
-            self._stopping.wait(max(0.0, min(due - time.time(), GLANCE_S)))
-            back = [self._is_back(name) for name in self._due()]
-            if any(back) or self._has_new():
-                return
-
-    def _has_new(self) -> bool:
-        """Whether a message has come that no round has seen yet."""
-        try:
-            return any(
-                self._round_links.receiver(self._options.secondary, queue).peek(
-                    1, self._highest.get(queue, 0) + 1
-                )
-                for queue in self._options.queues
-            )
-        except Exception:  # noqa: BLE001  whatever it is, the next round will meet it
-            return False
-
-    def _due(self) -> list[str]:
-        resting = set(self._destinations.resting(time.time()))
-        return [name for name in self._destinations.down() if name not in resting]
-
-    def _is_back(self, destination: str) -> bool:
-        post = SdkPost(self._options.primary, self._options.secondary, self._round_links)
-        try:
-            post.limit(destination)
-        except UnavailableError:
-            self._destinations.failed(destination, time.time())
-            return False
-        except Exception:  # noqa: BLE001  it answers; what it says, the next round will hear
-            return True
-        return True
 
     def _stands_still(self, patience_s: float) -> bool:
         """Whether nothing has moved for so long, though there were rounds."""

@@ -17,10 +17,9 @@ from tests.unit.pipeline.backlogs import DATA, ODD, UNREADABLE, otherwise, plain
 from twinbus import envelope
 from twinbus.auth.credentials import Secret
 from twinbus.broker.inspection import stores
-from twinbus.homeward.rounds import BUSY_S, Tally
+from twinbus.homeward.rounds import BUSY_S, Orders, Tally
 from twinbus.lab.faults import FaultClient
-from twinbus.syphon.query import Syphon, SyphonOptions
-from twinbus.syphon.translation import TimeToLive
+from twinbus.syphon.query import Syphon, SyphonOptions, TimeToLive
 
 THROTTLED_S = 3.0
 
@@ -100,10 +99,10 @@ def test_a_query_that_fails_begins_again_and_says_so(
     carried = syphon._carried
     failures = [RuntimeError("whatever it was")]
 
-    def sometimes(rows: DataFrame) -> list[Tally]:
+    def sometimes(rows: DataFrame, orders: Orders) -> list[Tally]:
         if failures:
             raise failures.pop()
-        return carried(rows)
+        return carried(rows, orders)
 
     syphon._carried = sometimes  # type: ignore[method-assign]
     before = namespaces.home_ids("free")

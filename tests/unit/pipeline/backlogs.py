@@ -11,9 +11,12 @@ from twinbus import envelope
 from twinbus.amqp.types import Symbol, UInt, encode, encode_list, encode_map
 from twinbus.client_errors import EnvelopeError
 from twinbus.envelope import id_of
-from twinbus.homeward.carrier import Carrier, Row
+from twinbus.homeward.bites import BITE, ROWS_A_QUEUE
+from twinbus.homeward.carrier import Carrier
+from twinbus.homeward.driver import Driver
 from twinbus.homeward.received import Received
-from twinbus.homeward.rounds import Destinations, Tally
+from twinbus.homeward.rounds import Destinations, Orders, Tally
+from twinbus.homeward.row import Row
 
 LOCK_MS = 60_000
 LIMIT = 262_144
@@ -49,8 +52,10 @@ class Backlog:
     transfers: list[int] = field(default_factory=list)
     renewed: int = 0
     limits: int = LIMIT
+    share: int = ROWS_A_QUEUE
     last: int = 0
     # What may go wrong; each raises, or says what was lost.
+    on_limit: Callable[[str], None] = lambda destination: None
     on_send: Callable[[str, Sequence[str]], None] = lambda destination, ids: None
     on_settle: Callable[[str, Sequence[UUID]], list[UUID]] = lambda act, tokens: []
 
@@ -86,7 +91,6 @@ class Backlog:
             waited_ms=waited,
             destination=properties.get(envelope.PATH),
             part_of=properties.get(envelope.PART_OF),
-            time_to_live_ms=None,
             message=each.message,
         )
 
@@ -107,6 +111,7 @@ class Backlog:
     # ------------------------------------------------------------ the post
 
     def limit(self, destination: str) -> int:
+        self.on_limit(destination)
         return self.limits
 
     def send(self, destination: str, messages: Sequence[bytes]) -> None:
@@ -164,8 +169,29 @@ class Backlog:
     def now_ms(self) -> int:
         return self.now
 
+    def elapsed_s(self) -> float:
+        return self.now / 1000
+
     def sleep(self, seconds: float) -> None:
         self.now += int(seconds * 1000)
+
+    # ------------------------------------------------------------ the driver's world
+
+    def carry(self, orders: Orders) -> list[Tally]:
+        """One worker's part of a round, and there is one."""
+        carrier = Carrier(self, orders)
+        for queue in list(self.queues):
+            left = self.share
+            while left > 0:
+                rows = self.take(queue, min(BITE, left))
+                left -= len(rows)
+                carrier.carry(rows)
+                if len(rows) < BITE:
+                    break
+        return carrier.finish()
+
+    def has_after(self, queue: str, number: int) -> bool:
+        return any(each.number > number for each in self.queues.get(queue, []))
 
 
 def _id(message: bytes) -> str:
@@ -176,23 +202,10 @@ def _id(message: bytes) -> str:
 
 
 def run_round(
-    backlog: Backlog, destinations: Destinations, *, most: int = 5000, bite: int = 500
+    backlog: Backlog, destinations: Destinations, *, most: int = ROWS_A_QUEUE
 ) -> list[Tally]:
-    """A round as the driver makes it, with one worker."""
-    orders = destinations.orders(backlog.now / 1000)
-    carrier = Carrier(backlog, orders)
-    began = backlog.now
-    for queue in list(backlog.queues):
-        left = most
-        while left > 0:
-            rows = backlog.take(queue, min(bite, left))
-            left -= len(rows)
-            carrier.carry(rows)
-            if len(rows) < bite:
-                break
-    tallies = carrier.finish()
-    destinations.learn(tallies, backlog.now / 1000, (backlog.now - began) / 1000)
-    return tallies
+    backlog.share = most
+    return Driver(destinations, backlog.queues).round(backlog).tallies
 
 
 def carried(backlog: Backlog, carrier: Carrier, queues: Iterable[str], most: int = 5000) -> None:

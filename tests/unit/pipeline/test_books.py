@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 from twinbus import envelope
 from twinbus.amqp.message import Properties
 from twinbus.auth.credentials import Secret
-from twinbus.homeward.carrier import Row
+from twinbus.homeward.row import Row
 from twinbus.ledger import Operation
 from twinbus.syphon.books import Books
 
@@ -21,7 +21,7 @@ AWAY = Secret("Endpoint=sb://away.servicebus.windows.net/;SharedAccessKeyName=n;
 def row(name: str, destination: str) -> Row:
     message = Properties(message_id=name).encoded() + b"\x00\x53\x75\xa0\x01x"
     wrapped = envelope.wrap(message, destination)
-    return Row("q", 1, uuid4(), 0, 0, 0, destination, None, None, wrapped)
+    return Row("q", 1, uuid4(), 0, 0, 0, destination, None, wrapped)
 
 
 def test_each_step_is_recorded_with_where_the_message_belongs(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from tests.unit.pipeline.backlogs import Backlog, plain, run_round
+from tests.unit.pipeline.backlogs import Backlog, plain
 
 from twinbus.homeward.carrier import UnavailableError
+from twinbus.homeward.driver import Driver
 from twinbus.homeward.rounds import (
     BUSY_S,
     LAST_RETRY_S,
@@ -109,21 +110,16 @@ class Down:
             raise UnavailableError("not now")
 
 
-def drive(backlog: Backlog, known: Destinations, ends_ms: int, most: int = 5000) -> int:
-    """Rounds as the driver has them: half a second after there is something to receive, and after
-    what the destinations ask for. Answers how many."""
-    rounds = 0
+def drive(backlog: Backlog, known: Destinations, ends_ms: int, most: int = 5000) -> None:
+    """Rounds and pauses, each half a second after there is something to receive."""
+    driver, backlog.share = Driver(known, backlog.queues), most
     while not backlog.is_empty() and backlog.now < ends_ms:
         ready = backlog.next_ready_ms()
         assert ready is not None
         backlog.now = ready + 500
-        backlog.now += int(known.wait_s(backlog.now / 1000) * 1000)
-        tallies = run_round(backlog, known, most=most)
-        rounds += 1
-        if not known.goes_on(tallies):
-            due = known.next_try(backlog.now / 1000)
-            backlog.now = int(due * 1000) if due is not None else backlog.now + 2000
-    return rounds
+        driver.round(backlog)
+        while driver.is_pausing:
+            driver.glance(backlog)
 
 
 def test_others_flow_on_behind_a_long_run_for_a_destination_that_is_down() -> None:

@@ -12,7 +12,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from twinbus.lab.simulation.clock import Clock
 from twinbus.lab.simulation.network import Network
-from twinbus.lab.simulation.node import Answer, Delivery, Node
+from twinbus.lab.simulation.node import Answer, HandedOut, Node
 
 POLL_MS = 60_000
 CALL_MS = 15_000
@@ -26,7 +26,7 @@ class Receiver:
         clock: Clock,
         network: Network,
         node: Node,
-        note: Callable[[Delivery], None],
+        note: Callable[[HandedOut], None],
         *,
         sessions: bool,
     ) -> None:
@@ -48,7 +48,7 @@ class Receiver:
                 await self._clock.sleep(3_000)
 
     async def _once(self) -> None:
-        got: list[Delivery] = await self._network.call(
+        got: list[HandedOut] = await self._network.call(
             self._name,
             self._node,
             "receive",
@@ -62,7 +62,7 @@ class Receiver:
         if got:
             await self._settle(got)
 
-    async def _settle(self, got: list[Delivery]) -> None:
+    async def _settle(self, got: list[HandedOut]) -> None:
         tokens = [each.token for each in got]
         await self._ask(lambda answer: self._node.settle("complete", self._path, tokens, answer))
         session = got[0].session

@@ -14,7 +14,7 @@ from twinbus.amqp.message import Message, application_properties
 from twinbus.broker.entry import Entry
 from twinbus.lab.simulation.clock import START_MS, Clock
 from twinbus.lab.simulation.letter import Letter, id_of
-from twinbus.lab.simulation.node import Delivery, Node
+from twinbus.lab.simulation.node import HandedOut, Node
 from twinbus.lab.simulation.seed import Plan
 from twinbus.lab.simulation.topology import DETECTING, SUBSCRIPTIONS
 from twinbus.lab.verdict import Attempt, Receipt, Verdict, judge
@@ -40,7 +40,7 @@ class History:
         self._plan = plan
         self._letters: dict[str, Letter] = {}
         self._attempts: list[tuple[Letter, bool]] = []
-        self._deliveries: list[Delivery] = []
+        self._deliveries: list[HandedOut] = []
         self._numbers: dict[tuple[str, str, str], int] = {}  # by queue, destination and id
         self._pinged_at: dict[str, int] = {}
 
@@ -83,7 +83,7 @@ class History:
         self.tell(destination, f"has {', '.join(ids)} from the backlog")
         self.homecomings += [(destination, id_) for id_ in ids]
 
-    def received(self, delivery: Delivery) -> None:
+    def received(self, delivery: HandedOut) -> None:
         id_ = id_of(delivery)
         self.tell(delivery.path, f"delivers {id_} as {delivery.number}")
         self._deliveries.append(delivery)
@@ -160,5 +160,5 @@ def _copy_id(id_: str, path: str) -> str:
     return f"{id_}@{path.rsplit('/', 1)[1]}" if path in SUBSCRIPTIONS else id_
 
 
-def _receipt(delivery: Delivery) -> Receipt:
+def _receipt(delivery: HandedOut) -> Receipt:
     return Receipt(_copy_id(id_of(delivery), delivery.path), delivery.path, delivery.session)

@@ -13,7 +13,7 @@ from twinbus.amqp.message import (
 )
 from twinbus.amqp.sections import APPLICATION, DATA, SCHEDULED, Sections, section
 from twinbus.amqp.types import Symbol, Timestamp, encode_binary, encode_map
-from twinbus.lab.simulation.node import Delivery
+from twinbus.lab.simulation.node import HandedOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Letter:
         colour = section(APPLICATION, encode_map({"colour": self.colour}))
         return head + properties + colour + section(DATA, encode_binary(self.body))
 
-    def differs(self, delivery: Delivery, *, deducts: bool) -> str | None:
+    def differs(self, delivery: HandedOut, *, deducts: bool) -> str | None:
         """What is not as it was sent. A syphon that deducts leaves less time to live."""
         found = Message.parse(delivery.message)
         if found.properties.group_id != self.session:
@@ -55,7 +55,7 @@ class Letter:
         return None
 
 
-def id_of(delivery: Delivery) -> str:
+def id_of(delivery: HandedOut) -> str:
     return str(Message.parse(delivery.message).properties.message_id)
 
 

@@ -101,7 +101,7 @@ class Unforgiving(Health):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class HandedOut:
     """A message as it was handed out."""
 
     path: str
@@ -124,7 +124,7 @@ class Taker:
     heard: Callable[[], None]
     until: Callable[[int], None]  # told when a lock will end
     deletes: bool = False
-    got: list[Delivery] = field(default_factory=list)
+    got: list[HandedOut] = field(default_factory=list)
 
     def demand(self) -> int:
         return self.wants
@@ -137,7 +137,7 @@ class Taker:
         self.until(locked_until_ms)
         message = payload(entry, locked_until_ms)
         self.got.append(
-            Delivery(
+            HandedOut(
                 *(self.path, entry.sequence, token, locked_until_ms, entry.enqueued_ms),
                 *(entry.session, entry.ttl_ms, message, entry.bare),
             )
@@ -395,9 +395,9 @@ class Node:
             self.namespace.pump_queue(queue, self.now)
         self._later(wait_ms, finish)
 
-    def has_after(self, highest: dict[str, int], answer: Answer) -> None:
+    def has_after(self, path: str, number: int, answer: Answer) -> None:
         """Whether a queue has a message behind a sequence number, locked or not."""
-        answer(any(self._queue(path).peek(number + 1, 1) for path, number in highest.items()))
+        answer(bool(self._queue(path).peek(number + 1, 1)))
 
     def settle(self, act: str, path: str, tokens: Iterable[bytes], answer: Answer) -> None:
         """Answers those whose lock was lost, when all others are on disk."""

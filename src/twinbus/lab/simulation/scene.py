@@ -47,7 +47,6 @@ from azure.servicebus.exceptions import (
 from twinbus import envelope
 from twinbus.broker import namespace as broker_namespace
 from twinbus.lab.simulation import application
-from twinbus.lab.simulation import way_home as syphon
 from twinbus.lab.simulation.application import Pairing, Sender
 from twinbus.lab.simulation.clock import START_MS, Clock, CrashedError, Task
 from twinbus.lab.simulation.consumer import Receiver
@@ -66,7 +65,7 @@ from twinbus.lab.simulation.topology import (
     primary_disk,
     secondary_disk,
 )
-from twinbus.lab.simulation.way_home import Line, Syphon
+from twinbus.lab.simulation.way_home import SimulatedSyphon, SyphonSettings, Ways
 from twinbus.lab.verdict import Verdict
 
 # Parts that were left alone are given up after ten minutes; nothing else takes that long.
@@ -284,19 +283,19 @@ class World:
 
     def _start_syphon(self, index: int) -> None:
         plan, name = self.plan, f"syphon{index}"
-        settings = syphon.Settings(
+        settings = SyphonSettings(
             *(plan.queues, plan.share, plan.bite, plan.workers, plan.deducts, plan.skews_ms[2]),
             carrier=self._parts.carrier,
             crashes=plan.crashes,
             stalls=plan.stalls,
         )
-        line = Line(
+        ways = Ways(
             *(name, settings, self.clock, self.network, self._nodes),
             *(self.history, self._rng, self._is_troubled),
         )
-        self._syphons[name] = self.clock.start(self._keep(index, Syphon(line)))
+        self._syphons[name] = self.clock.start(self._keep(index, SimulatedSyphon(ways)))
 
-    async def _keep(self, index: int, one: Syphon) -> None:
+    async def _keep(self, index: int, one: SimulatedSyphon) -> None:
         """Let a syphon run; when it crashes by itself, start another in its place."""
         try:
             await one.run()

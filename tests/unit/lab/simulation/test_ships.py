@@ -1,0 +1,86 @@
+"""The simulator decides nothing: what it shows is shown of the code that ships."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pytest
+from tests.blocks import ROOT
+
+from twinbus.homeward import answers, bites, carrier, driver, row
+from twinbus.homeward.rounds import Destinations
+from twinbus.lab.simulation import run
+
+CODE = ROOT / "src/twinbus"
+# A planted bug is one in a subclass of what ships, so it has the names of what it spoils.
+PLANTED = "plant"
+SIMULATED = [path for path in (CODE / "lab/simulation").glob("*.py") if path.stem != PLANTED]
+# Where it is decided what happens on the way. A function of the simulator that has the name of one
+# there is a seam, which one of these protocols has, or it is a copy.
+DECIDING = ("homeward",)
+SEAMS = (driver.World, carrier.Post, bites.Tap)
+# By which it is decided what an error, a state or an outcome leads to.
+DECISIVE = {"classify", "Verdict", "LEFT", "Outcome", "Hold"}
+
+
+def functions(path: Path) -> Iterator[str]:
+    """Those whose names have two words at least: `send` says nothing of what it is."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = node.name.strip("_")
+            if "_" in name:
+                yield name
+
+
+def decisions() -> set[str]:
+    paths = [path for room in DECIDING for path in (CODE / room).rglob("*.py")]
+    seams = {name for seam in SEAMS for name in dir(seam)}
+    return {name for path in paths for name in functions(path)} - seams
+
+
+@pytest.mark.parametrize("path", SIMULATED, ids=lambda path: path.stem)
+def test_no_module_of_the_simulator_has_a_copy_of_a_decision(path: Path) -> None:
+    assert not decisions() & set(functions(path))
+
+
+@pytest.mark.parametrize("path", SIMULATED, ids=lambda path: path.stem)
+def test_no_module_of_the_simulator_has_what_a_decision_is_made_by(path: Path) -> None:
+    imported = {
+        name.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module != "twinbus.lab.verdict"
+        for name in node.names
+    }
+    if path.stem != "application":  # a sender's are its own still
+        assert not imported & DECISIVE
+
+
+def test_what_ships_is_what_runs() -> None:
+    """Every step of the way home is taken, in its own module, within a few seeds."""
+    wanted: dict[CodeType, str] = {
+        function.__code__: function.__qualname__  # type: ignore[attr-defined]
+        for function in (
+            *(driver.Driver.round, driver.Driver.glance, Destinations.learn, row.Row.of),
+            *(carrier.Carrier.carry, carrier.Carrier.finish, bites.spread, bites.bites),
+            *(answers.asked, answers.settled, answers._translation),
+        )
+    }
+
+    def seen(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            wanted.pop(frame.f_code, None)
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        for seed in range(20):
+            run(seed)
+            if not wanted:
+                break
+    finally:
+        sys.setprofile(before)
+    assert not wanted
