@@ -28,7 +28,7 @@ GLANCE_S: Final = 1.0
 HELD_S: Final = 2.0
 
 
-class World(Times, Protocol):
+class DriverWorld(Times, Protocol):
     """Where a driver lives."""
 
     def carry(self, orders: Orders) -> list[Tally]:
@@ -66,7 +66,7 @@ class Driver:
         """Whether a glance is next, and not a round."""
         return self._pause_ends > 0
 
-    def round(self, world: World) -> Round:
+    def round(self, world: DriverWorld) -> Round:
         known = self._destinations
         wait_s = known.wait_s(_now(world))
         if wait_s:
@@ -81,7 +81,7 @@ class Driver:
         self._pause_ends = _now(world) + PAUSE_S if pauses else 0.0
         return made
 
-    def glance(self, world: World) -> None:
+    def glance(self, world: DriverWorld) -> None:
         """See whether the pause is over: whether those that are down are back, or something new
         is there."""
         known, now = self._destinations, _now(world)
@@ -100,7 +100,7 @@ class Driver:
         if is_over or _now(world) >= self._pause_ends:
             self._pause_ends = 0.0
 
-    def _has_new(self, world: World) -> bool:
+    def _has_new(self, world: DriverWorld) -> bool:
         """Whether a message has come that no round has seen yet."""
         try:
             return any(world.has_after(*each) for each in self._highest.items())
@@ -108,7 +108,7 @@ class Driver:
             return False
 
 
-def _is_back(world: World, destination: str) -> bool:
+def _is_back(world: DriverWorld, destination: str) -> bool:
     try:
         world.limit(destination)
     except UnavailableError:
@@ -118,5 +118,5 @@ def _is_back(world: World, destination: str) -> bool:
     return True
 
 
-def _now(world: World) -> float:
+def _now(world: DriverWorld) -> float:
     return world.now_ms() / 1000

@@ -22,7 +22,7 @@ SIMULATED = [path for path in (CODE / "lab/simulation").glob("*.py") if path.ste
 # Where it is decided what happens on the way. A function of the simulator that has the name of one
 # there is a seam, which one of these protocols has, or it is a copy.
 DECIDING = ("homeward",)
-SEAMS = (driver.World, carrier.Post, bites.Tap)
+SEAMS = (driver.DriverWorld, carrier.Post, bites.Tap)
 # By which it is decided what an error, a state or an outcome leads to.
 DECISIVE = {"classify", "Verdict", "LEFT", "Outcome", "Hold"}
 
@@ -62,7 +62,7 @@ def test_no_module_of_the_simulator_has_what_a_decision_is_made_by(path: Path) -
 def test_what_ships_is_what_runs() -> None:
     """Every step of the way home is taken, in its own module, within a few seeds."""
     wanted: dict[CodeType, str] = {
-        function.__code__: function.__qualname__  # type: ignore[attr-defined]
+        function.__code__: function.__qualname__
         for function in (
             *(driver.Driver.round, driver.Driver.glance, Destinations.learn, row.Row.of),
             *(carrier.Carrier.carry, carrier.Carrier.finish, bites.spread, bites.bites),
