@@ -41,6 +41,7 @@ STILL_DOUBLE = {
     "Closed",
     "Connection",
     "Count",
+    "Delivery",
     "Entity",
     "Fault",
     "FaultError",

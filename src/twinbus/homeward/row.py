@@ -6,7 +6,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from twinbus import envelope
-from twinbus.homeward.received import ENQUEUED, LOCKED_UNTIL, Received
+from twinbus.amqp.sections import ENQUEUED, LOCKED_UNTIL
+from twinbus.homeward.received import Received
 
 
 class Row(NamedTuple):
