@@ -153,6 +153,8 @@ class Message:
     annotations: bytes | None = None
     properties: Properties = field(default_factory=Properties)
     bare: bytes = b""
+    # In which bytes the application's properties were found, and from where to where.
+    found: tuple[bytes, int, int] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, payload: bytes) -> Message:
@@ -178,18 +180,16 @@ class Message:
                 raise CodecError(f"0x{code:02x} is not a section of a message")
             pos = end
         message.bare = payload[pos:] if pos else payload
-        message._check_body(payload, pos, size)
+        message._check_body()
         return message
 
-    def _take_late_annotations(self, payload: bytes, pos: int, start: int) -> int:
+    def _take_late_annotations(self, pos: int, start: int) -> None:
         """Some clients write the delivery annotations last; they are put where they belong."""
-        end = _check_map(payload, start, DELIVERY_ANNOTATIONS)
+        end = _check_map(self.bare, start, DELIVERY_ANNOTATIONS)
         if self.delivery_annotations is not None:
             raise CodecError("a message has delivery annotations twice")
-        self.delivery_annotations = payload[start:end]
-        body_at = len(payload) - len(self.bare)
-        self.bare = payload[body_at:pos] + payload[end:]
-        return end
+        self.delivery_annotations = self.bare[start:end]
+        self.bare = self.bare[:pos] + self.bare[end:]
 
     def _read_header(self, payload: bytes, start: int) -> None:
         values, _ = decode_plain(payload, start)
@@ -200,13 +200,17 @@ class Message:
         self.priority = _uint_or_none(values[1], 0xFF) if count > 1 else None
         self.ttl_ms = _uint_or_none(values[2], 0xFFFFFFFF) if count > 2 else None
 
-    def _check_body(self, payload: bytes, pos: int, size: int) -> None:
+    def _check_body(self) -> None:
         """Read the properties and maps, and make sure that sections make up the rest, not noise."""
-        last = 0
+        bare = self.bare
+        last, pos, size = 0, 0, len(bare)
+        starts = ends = 0
         while pos < size:
-            code, start = descriptor(payload, pos)
+            code, start = descriptor(bare, pos)
             if code == DELIVERY_ANNOTATIONS:
-                pos = self._take_late_annotations(payload, pos, start)
+                self._take_late_annotations(pos, start)
+                bare = self.bare
+                size = len(bare)
                 continue
             if not PROPERTIES <= code <= FOOTER:
                 raise CodecError(f"0x{code:02x} is not a section of a message's body")
@@ -214,16 +218,19 @@ class Message:
                 raise CodecError(f"the section 0x{code:02x} of a message is out of order")
             last = code
             if code == PROPERTIES:
-                lone = _lone_id(payload, start)
+                lone = _lone_id(bare, start)
                 if lone is not None:
                     self.properties, pos = lone
                     continue
-                values, pos = decode_plain(payload, start)
+                values, pos = decode_plain(bare, start)
                 self.properties = _read_properties(values)
             elif code in _MAPS:
-                pos = _check_map(payload, start, code)
+                pos = _check_map(bare, start, code)
+                if code == APPLICATION:
+                    starts, ends = start, pos
             else:
-                pos = skip(payload, start)
+                pos = skip(bare, start)
+        self.found = (bare, starts, ends)
 
     def check_annotations(self) -> None:
         """Raise unless both kinds can be read; `parse` has made sure of those that it found."""
@@ -234,6 +241,13 @@ class Message:
 
     def annotation_map(self) -> dict[Any, Any]:
         return _map_or_empty(self.annotations, ANNOTATIONS)
+
+    def application_properties(self) -> dict[str, Any]:
+        """As the function of that name, without a walk to where they have been found already."""
+        if self.found is None or self.found[0] is not self.bare:
+            return application_properties(self.bare)
+        bare, start, end = self.found
+        return _map_or_empty(bare[start:end] or None, APPLICATION)
 
 
 def _uint_or_none(value: Any, limit: int) -> int | None:

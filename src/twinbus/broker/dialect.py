@@ -32,7 +32,6 @@ from twinbus.amqp.incoming import (
 from twinbus.amqp.message import (
     Message,
     Properties,
-    application_properties,
     typed_properties,
 )
 from twinbus.amqp.performatives import (
@@ -491,7 +490,7 @@ class Client:
         try:
             message = Message.parse(event.payload)
             properties = typed_properties(message.bare)
-            values = application_properties(message.bare)
+            values = message.application_properties()
             body = body_value(message.bare)
         except CodecError as error:
             raise MessageError(f"The request to '{node.path}' cannot be read: {error}") from error

@@ -390,6 +390,8 @@ class Namespace:
             return 0
         if self.books is not None:
             done = self.books.forwarding(source.path, target.path, message, moved.size, done)
+        if message.ttl_ms != moved.ttl_ms:  # an entity on its way has shortened it
+            message = replace(message, ttl_ms=moved.ttl_ms)
         self._place(target, moved, message, now_ms, done)
         return 0
 

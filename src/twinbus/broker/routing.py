@@ -10,7 +10,6 @@ from typing import Any
 
 from twinbus.amqp.message import (
     Message,
-    application_properties,
     typed_properties,
     with_application_properties,
     with_properties,
@@ -36,15 +35,15 @@ _SYSTEM = {
 class UserProperties(Mapping[str, Value]):
     """The application's properties, decoded when a rule first asks for them."""
 
-    def __init__(self, bare: bytes) -> None:
-        self._bare = bare
+    def __init__(self, message: Message) -> None:
+        self._message = message
         self._typed: dict[str, Any] | None = None
         self._values: dict[str, Value] = {}
 
     @property
     def typed(self) -> dict[str, Any]:
         if self._typed is None:
-            self._typed = application_properties(self._bare)
+            self._typed = self._message.application_properties()
             self._values = {key: _for_rules(value) for key, value in self._typed.items()}
         return self._typed
 
@@ -87,7 +86,7 @@ def read(message: Message) -> Facts:
         key = message.annotation_map().get(PARTITION_KEY)
         if isinstance(key, str):
             system["partitionkey"] = key
-    user = UserProperties(message.bare)
+    user = UserProperties(message)
     return Facts(MessageProperties(system, user), user)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from twinbus.amqp.message import Message, application_properties
+from twinbus.amqp.message import Message
 from twinbus.amqp.types import CodecError
 from twinbus.broker.entry import Entry
 from twinbus.broker.namespace import PING
@@ -254,7 +254,7 @@ def _letter(path: str, message: Message) -> Letter:
 
 
 def _home(message: Message) -> str | None:
-    home = application_properties(message.bare).get(HOME)
+    home = message.application_properties().get(HOME)
     return home if isinstance(home, str) else None
 
 
