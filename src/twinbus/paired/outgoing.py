@@ -128,6 +128,25 @@ class OutgoingBatch:
         self._message = message
         self._sizes = list(map(len, items))
 
+    @classmethod
+    def of(cls, singles: list[Outgoing]) -> OutgoingBatch:
+        """The batch the SDK would make of these: its envelope repeats the first message's ids."""
+        envelope: list[Any] = [None] * 9
+        first = singles[0]
+        message = first._message
+        if message.properties is not None:
+            ids = Properties(
+                message_id=message.properties.message_id, group_id=message.properties.group_id
+            )
+            envelope[3] = ids
+        envelope[2] = _partition_key(message)
+        return cls(
+            [item for each in singles for item in each.encoded()],
+            envelope,
+            links_of(singles),
+            [_id(each._message) for each in singles],
+        )
+
     def encoded(self) -> list[bytes]:
         return self._items
 
@@ -188,26 +207,7 @@ def outgoing(
     if isinstance(message, Mapping) or not hasattr(message, "__iter__"):
         return single(message, transport, attributes)
     singles = [single(item, transport, attributes) for item in message]
-    return batch_of(singles) if singles else None
-
-
-def batch_of(singles: list[Outgoing]) -> OutgoingBatch:
-    """The batch the SDK would make of these: its envelope repeats the first message's ids."""
-    envelope: list[Any] = [None] * 9
-    first = singles[0]
-    message = first._message
-    if message.properties is not None:
-        ids = Properties(
-            message_id=message.properties.message_id, group_id=message.properties.group_id
-        )
-        envelope[3] = ids
-    envelope[2] = _partition_key(message)
-    return OutgoingBatch(
-        [item for each in singles for item in each.encoded()],
-        envelope,
-        links_of(singles),
-        [_id(each._message) for each in singles],
-    )
+    return OutgoingBatch.of(singles) if singles else None
 
 
 def links_of(singles: list[Outgoing]) -> list[Any] | None:

@@ -36,7 +36,6 @@ from twinbus.paired.aio.world import CANCELLED, sleep
 from twinbus.paired.outgoing import (
     Outgoing,
     OutgoingBatch,
-    batch_of,
     is_encodable,
     links_of,
     outgoing,
@@ -221,7 +220,7 @@ class MessageSender(SharedSender):
             return await self._schedule_home(many, timeout)
         total = timeout or joined[0].options.operation_timeout.total_seconds()
         deadline = time.monotonic() + total
-        ready = batch_of(many)
+        ready = OutgoingBatch.of(many)
         done, numbers = await self._at_home(
             lambda left: self._schedule_home(many, left), ready, deadline, total
         )

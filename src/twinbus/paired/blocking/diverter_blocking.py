@@ -10,8 +10,6 @@ from typing import Any
 
 from azure.servicebus import ServiceBusClient
 
-from twinbus import envelope
-from twinbus.amqp.batches import BATCH_OVERHEAD, ITEM_OVERHEAD
 from twinbus.client_errors import BacklogError, EnvelopeError
 from twinbus.failover.rotation import Rotation
 from twinbus.paired.blocking.link_blocking import CongestedError, SharedSender, plain_sender
@@ -20,6 +18,7 @@ from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
 from twinbus.paired.outgoing import OutgoingBatch
 from twinbus.paired.telemetry import Announcer, Traced
+from twinbus.paired.transfers import Transfers
 
 # One queue that does not answer must not use up the time that another could have answered in.
 QUEUE_S = 10.0
@@ -55,7 +54,7 @@ class Diverter:
 
         Raises BacklogError when no queue takes them. Some of a list may then be in the backlog.
         """
-        pending = deque(messages)
+        pending = Transfers(path, messages)
         names = deque(ids)
         errors: dict[str, BaseException] = {}
         order = self.rotation.order(sticky, time.monotonic())
@@ -106,7 +105,7 @@ class Diverter:
         self,
         queue: str,
         path: str,
-        pending: deque[bytes],
+        pending: Transfers,
         names: deque[Any],
         timeout: float,
     ) -> None:
@@ -117,11 +116,10 @@ class Diverter:
             sender.warm(timeout)
         limit = min(sender._max_batch_size_on_link, sender._max_message_size_on_link)
         while pending:
-            items, whole = _next_transfer(pending, path, limit)
+            items, whole = pending.next(limit)
             for batch in items:
                 sender.transfer(OutgoingBatch(batch), max(LEAST_S, end - time.monotonic()))
-            for _ in range(whole):
-                pending.popleft()
+            pending.accepted(whole)
             self._announce_diverted(queue, path, items, whole)
             if self._books is not None:
                 sizes = [len(item) for batch in items for item in batch]
@@ -159,21 +157,3 @@ class Diverter:
 
     def _where(self) -> dict[str, Any]:
         return {"at": time.time(), "namespace": self._secondary.fully_qualified_namespace}
-
-
-def _next_transfer(pending: deque[bytes], path: str, limit: int) -> tuple[list[list[bytes]], int]:
-    """Batches to send next, and how many of the pending messages are in them.
-
-    As many whole messages as fit into one batch; or one message whose parts need several.
-    """
-    room = limit - BATCH_OVERHEAD
-    batch: list[bytes] = []
-    size = 0
-    for count, message in enumerate(pending):
-        packed = envelope.pack(message, path, room - ITEM_OVERHEAD)
-        needed = sum(len(item) + ITEM_OVERHEAD for item in packed)
-        if size + needed > room:
-            return ([batch], count) if batch else ([[item] for item in packed], 1)
-        batch += packed
-        size += needed
-    return [batch], len(pending)

@@ -24,7 +24,6 @@ from twinbus.paired.blocking.world_blocking import Crew, Promise, sleep
 from twinbus.paired.outgoing import (
     Outgoing,
     OutgoingBatch,
-    batch_of,
     is_encodable,
 )
 
@@ -131,7 +130,9 @@ class Gatherer:
             return
         times = [each.timeout for each in chunk if each.timeout is not None]
         try:
-            self._deliver(batch_of([each.message for each in chunk]), max(times) if times else None)
+            self._deliver(
+                OutgoingBatch.of([each.message for each in chunk]), max(times) if times else None
+            )
         except Exception as error:  # noqa: BLE001  it is the callers', through their promises
             if _may_be_of_one(error):
                 for each in chunk:

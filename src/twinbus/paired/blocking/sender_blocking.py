@@ -37,7 +37,6 @@ from twinbus.paired.blocking.world_blocking import CANCELLED, sleep
 from twinbus.paired.outgoing import (
     Outgoing,
     OutgoingBatch,
-    batch_of,
     is_encodable,
     links_of,
     outgoing,
@@ -218,7 +217,7 @@ class MessageSender(SharedSender):
             return self._schedule_home(many, timeout)
         total = timeout or joined[0].options.operation_timeout.total_seconds()
         deadline = time.monotonic() + total
-        ready = batch_of(many)
+        ready = OutgoingBatch.of(many)
         done, numbers = self._at_home(
             lambda left: self._schedule_home(many, left), ready, deadline, total
         )
