@@ -31,6 +31,7 @@ from twinbus.amqp.sections import (
 from twinbus.amqp.types import Symbol, Timestamp, UByte, UInt, encode
 from twinbus.broker import routing
 from twinbus.broker.descriptions import QueueDescription
+from twinbus.broker.expressions import MessageProperties
 from twinbus.broker.queue import Burial
 from twinbus.broker.rules import CorrelationFilter, Rule, SqlFilter, SqlRuleAction
 
@@ -173,7 +174,7 @@ class Way:
         self.yard = Yard(folder)
         self.yard.subscribe("acts", Rule("a", SqlFilter("1 = 1"), SqlRuleAction("SET seen = 1")))
         self.facts: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        real = routing.MessageProperties
+        real = MessageProperties
 
         def noted(system: dict[str, Any], user: Any) -> Any:
             self.facts.append((dict(system), dict(user)))
