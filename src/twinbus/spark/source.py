@@ -39,10 +39,10 @@ from twinbus.sdk.links import links
 from twinbus.sdk.raw import RawReceiver
 from twinbus.spark import sink
 from twinbus.spark.columns import COLUMNS, arrow_schema, ddl, record_batch
+from twinbus.spark.kept import idle
 from twinbus.spark.machine import MachineTimes
 from twinbus.spark.troubles import Troubles
 from twinbus.spark.watch import LONG_POLL_S, Line, Watch
-from twinbus.syphon.books import idle
 
 log = logging.getLogger("twinbus.syphon")
 

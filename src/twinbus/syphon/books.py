@@ -5,18 +5,16 @@ Spark ends its Python workers without a word, so nothing is left to be written l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
-
-from azure.servicebus import parse_connection_string
 
 from twinbus import envelope
 from twinbus.auth.credentials import Secret
 from twinbus.client_errors import EnvelopeError
 from twinbus.homeward.row import Row
-from twinbus.ledger import Cause, Ledger, Operation, units
+from twinbus.ledger import Cause, Operation, units
+from twinbus.spark.kept import host_of, ledger_at
 
 
 class _Known(NamedTuple):
@@ -28,21 +26,6 @@ class _Known(NamedTuple):
 
 
 _UNKNOWN = _Known("", None, 0)
-_ledgers: dict[tuple[int, str], Ledger] = {}
-
-
-def ledger_at(where: str | None) -> Ledger | None:
-    """This process's own ledger there. A forked child begins one of its own."""
-    if where is None:
-        return None
-    key = (os.getpid(), where)
-    if key not in _ledgers:
-        _ledgers[key] = Ledger(where)
-    return _ledgers[key]
-
-
-def host_of(secret: Secret) -> str:
-    return parse_connection_string(secret.reveal()).fully_qualified_namespace
 
 
 class Books:
@@ -111,14 +94,6 @@ class Books:
         self._rows.clear()
         if self._ledger is not None:
             self._ledger.flush()
-
-
-def idle(where: str | None, secondary: Secret, queue: str) -> None:
-    """The syphon asked, and nothing was there; or only the sign that something is."""
-    ledger = ledger_at(where)
-    if ledger is not None:
-        ledger.add(Operation.EMPTY_RECEIVE, Cause.SYPHON_IDLE, host_of(secondary), queue)
-        ledger.flush()
 
 
 def _id_of(message: bytes) -> str:
