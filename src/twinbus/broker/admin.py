@@ -94,7 +94,7 @@ _METHODS = ("GET", "PUT", "DELETE")
 
 
 @dataclass(frozen=True)
-class Address:
+class Resource:
     """What a request is about, read from its path."""
 
     kind: str  # entity, subscription or rule; or a list: queues, topics, subscriptions, rules
@@ -103,7 +103,7 @@ class Address:
     rule: str = ""
 
     @classmethod
-    def of(cls, path: str) -> Address:
+    def of(cls, path: str) -> Resource:
         path = path.removeprefix("/").removesuffix("/")
         match path.lower():
             case "$resources/queues" | "$resources/topics":
@@ -180,7 +180,7 @@ class _Admin:
             return _refused(RefusalError("The server failed; its log says how."))
 
     async def _serve(self, request: Request) -> Response:
-        address = Address.of(request.scope["path"])
+        address = Resource.of(request.scope["path"])
         page = self._pages.get(address.path)
         # Every SDK names a version of the API, so that an entity may have a page's name.
         if page is not None and "api-version" not in request.query_params:
@@ -210,7 +210,7 @@ class _Admin:
         told = [failure.as_json() for failure in failing[:MAX_PAGE]]
         return JSONResponse({**whole, "status": "failing", "failing": told}, 503)
 
-    async def _manage(self, request: Request, address: Address) -> Response:
+    async def _manage(self, request: Request, address: Resource) -> Response:
         self._admit(request, address)
         match request.method:
             case "GET":
@@ -222,13 +222,13 @@ class _Admin:
 
     # -- who may
 
-    def _admit(self, request: Request, address: Address) -> None:
+    def _admit(self, request: Request, address: Resource) -> None:
         header = request.headers.get("authorization")
         if not header:
             raise AccessError("the request has no Authorization header")
         self._check(header, self._rules(address), address.full, Claim.MANAGE)
 
-    def _rules(self, address: Address) -> list[AccessRule]:
+    def _rules(self, address: Resource) -> list[AccessRule]:
         """An entity's own rules manage what is there; new ones take the namespace's."""
         try:
             self._directory.entity(address.path)
@@ -256,7 +256,7 @@ class _Admin:
 
     # -- reading
 
-    def _get(self, request: Request, address: Address) -> Response:
+    def _get(self, request: Request, address: Resource) -> Response:
         match address.kind:
             case "entity":
                 try:
@@ -272,7 +272,7 @@ class _Admin:
             case _:
                 return self._page(request, address)
 
-    def _page(self, request: Request, address: Address) -> Response:
+    def _page(self, request: Request, address: Resource) -> Response:
         skip = _number(request, "$skip", 0, low=0)
         top = min(_number(request, "$top", MAX_PAGE, low=1), MAX_PAGE)
         entries = self._entries(request, address, skip, top + 1)
@@ -281,7 +281,7 @@ class _Admin:
             following = self._url(request, address.full) + f"&$skip={skip + top}&$top={top}"
         return self._feed(request, address.kind.capitalize(), entries[:top], following)
 
-    def _entries(self, request: Request, address: Address, skip: int, count: int) -> list[str]:
+    def _entries(self, request: Request, address: Resource, skip: int, count: int) -> list[str]:
         directory = self._directory
         match address.kind:
             case "queues" | "topics":
@@ -295,7 +295,7 @@ class _Admin:
 
     # -- changing
 
-    async def _put(self, request: Request, address: Address) -> Response:
+    async def _put(self, request: Request, address: Resource) -> Response:
         condition = request.headers.get("if-match")
         element = markup.parse(await _body(request))
         # One change of an entity at a time, so that an ETag is compared with what is on disk.
@@ -310,7 +310,7 @@ class _Admin:
             await self._update(request, path, element, condition)
             return self._entity_response(request, self._directory.entity(path))
 
-    async def _create(self, request: Request, address: Address, element: markup.Element) -> None:
+    async def _create(self, request: Request, address: Resource, element: markup.Element) -> None:
         directory, path, now_ms = self._directory, address.path, self._clock()
         if address.kind == "subscription":
             name = address.subscription
@@ -341,7 +341,7 @@ class _Admin:
         await _committed(partial(self._directory.update, path, description, self._clock()))
 
     async def _put_rule(
-        self, address: Address, element: markup.Element, condition: str | None
+        self, address: Resource, element: markup.Element, condition: str | None
     ) -> None:
         check_name(address.rule, "rule")
         rule = rule_markup.read_rule(element, address.rule)
@@ -353,7 +353,7 @@ class _Admin:
             change = self._directory.update_rule
         await _committed(partial(change, topic, subscription, rule, self._clock()))
 
-    async def _delete(self, address: Address) -> Response:
+    async def _delete(self, address: Resource) -> Response:
         change = partial(self._directory.delete, address.full)
         if address.kind == "rule":
             change = partial(
@@ -389,8 +389,8 @@ class _Admin:
     def _entity_response(self, request: Request, entity: Entity, status: int = 200) -> Response:
         return _entry(self._entity_entry(request, entity), status, ETag=_entity_tag(entity))
 
-    def _rule_entry(self, request: Request, address: Address, rule: Rule, created_ms: int) -> str:
-        path = Address("rule", address.path, address.subscription, rule.name).full
+    def _rule_entry(self, request: Request, address: Resource, rule: Rule, created_ms: int) -> str:
+        path = Resource("rule", address.path, address.subscription, rule.name).full
         return atom.entry(
             self._url(request, path),
             rule.name,
@@ -400,7 +400,7 @@ class _Admin:
             created_ms,
         )
 
-    def _rule_response(self, request: Request, address: Address, status: int = 200) -> Response:
+    def _rule_response(self, request: Request, address: Resource, status: int = 200) -> Response:
         found = self._directory.get_rule(address.path, address.subscription, address.rule)
         return _entry(self._rule_entry(request, address, *found), status, ETag=_rule_tag(*found))
 
@@ -413,7 +413,7 @@ class _Admin:
     def _feed(
         self, request: Request, title: str, entries: list[str], following: str | None
     ) -> Response:
-        url = self._url(request, Address.of(request.scope["path"]).full)
+        url = self._url(request, Resource.of(request.scope["path"]).full)
         text = atom.feed(url, title, entries, following, self._clock())
         return Response(text, media_type="application/atom+xml;type=feed;charset=utf-8")
 

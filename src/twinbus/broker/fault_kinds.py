@@ -171,7 +171,7 @@ KINDS = {
 
 
 @dataclass(slots=True, eq=False)
-class Fault:
+class ActiveFault:
     """One fault, from its start to its end."""
 
     id: int
@@ -237,13 +237,13 @@ class Faults:
     """Those that are on."""
 
     def __init__(self) -> None:
-        self._on: dict[int, Fault] = {}
+        self._on: dict[int, ActiveFault] = {}
         self._next_id = 1
 
     def __bool__(self) -> bool:
         return bool(self._on)
 
-    def __iter__(self) -> Iterator[Fault]:
+    def __iter__(self) -> Iterator[ActiveFault]:
         return iter(list(self._on.values()))
 
     def start(
@@ -253,7 +253,7 @@ class Faults:
         seconds: Any,
         settings: Mapping[str, Any],
         now_ms: int,
-    ) -> Fault:
+    ) -> ActiveFault:
         """Raises ArgumentError, with nothing changed."""
         known = _kind(kind)
         if entity is not None and not known.per_entity:
@@ -262,12 +262,14 @@ class Faults:
         if len(self._on) >= MAX_FAULTS:
             raise ArgumentError(f"there are {MAX_FAULTS} faults; clear some first")
         checked = _checked(known, settings)
-        fault = Fault(self._next_id, known, entity, now_ms, now_ms + int(lasting * 1_000), checked)
+        fault = ActiveFault(
+            self._next_id, known, entity, now_ms, now_ms + int(lasting * 1_000), checked
+        )
         self._on[fault.id] = fault
         self._next_id += 1
         return fault
 
-    def clear(self, fault_id: int | None) -> list[Fault]:
+    def clear(self, fault_id: int | None) -> list[ActiveFault]:
         """End one, or all of them. Raises ArgumentError."""
         if fault_id is None:
             cleared, self._on = list(self._on.values()), {}
@@ -276,14 +278,14 @@ class Faults:
             raise ArgumentError(f"there is no fault {fault_id}; it may have ended by itself")
         return [self._on.pop(fault_id)]
 
-    def expire(self, now_ms: int) -> list[Fault]:
+    def expire(self, now_ms: int) -> list[ActiveFault]:
         """Take out those whose time is over."""
         over = [fault for fault in self._on.values() if fault.ends_ms <= now_ms]
         for fault in over:
             del self._on[fault.id]
         return over
 
-    def find(self, kind: str, path: str) -> Fault | None:
+    def find(self, kind: str, path: str) -> ActiveFault | None:
         return next((f for f in self._on.values() if f.kind.name == kind and f.covers(path)), None)
 
     def refusal(

@@ -38,7 +38,7 @@ from twinbus.broker.fault_kinds import (
     DEFAULT_S,
     KINDS,
     Act,
-    Fault,
+    ActiveFault,
     Faults,
     Fragment,
     fragment_of,
@@ -80,7 +80,9 @@ class Trouble:
 
     # -- starting and ending
 
-    def start(self, kind: str, entity: str | None, seconds: Any, settings: dict[str, Any]) -> Fault:
+    def start(
+        self, kind: str, entity: str | None, seconds: Any, settings: dict[str, Any]
+    ) -> ActiveFault:
         """Raises ArgumentError, or what the directory says of an entity that is not there."""
         if entity is not None:
             entity = self._namespace.directory.resolve(entity)[1].path
@@ -90,7 +92,7 @@ class Trouble:
         log.warning("fault %d of '%s' started: %s", fault.id, self._namespace.name, kind)
         return fault
 
-    def strike(self, fault: Fault) -> None:
+    def strike(self, fault: ActiveFault) -> None:
         """What a fault does at once: to links and connections that are open."""
         now_ms = self._host.clock()
         match fault.kind.name:
@@ -106,7 +108,7 @@ class Trouble:
                 fault.again_ms = now_ms + int(fault.settings.get("every_s", 0) * 1_000)
         self._settle_down()
 
-    def clear(self, fault_id: int | None) -> list[Fault]:
+    def clear(self, fault_id: int | None) -> list[ActiveFault]:
         cleared = self._faults.clear(fault_id)
         self._settle_down()
         return cleared
@@ -183,20 +185,20 @@ class Trouble:
         description = (entity.parent or entity).description
         return getattr(description, "enable_partitioning", False)
 
-    def _end_links(self, fault: Fault, kinds: Any) -> None:
+    def _end_links(self, fault: ActiveFault, kinds: Any) -> None:
         for client in self._host.port.clients:
             for link, context in client.links:
                 if isinstance(context, kinds) and _concerns(fault, context):
                     client.drop(link, _farewell(fault, context))
                     client.touch()
 
-    def _release_locks(self, fault: Fault, now_ms: int) -> None:
+    def _release_locks(self, fault: ActiveFault, now_ms: int) -> None:
         for entity in self._namespace.directory.entities():
             for queue in entity.queues:
                 if fault.covers(queue.path):
                     queue.release_locks(now_ms)
 
-    def _cut(self, fault: Fault) -> None:
+    def _cut(self, fault: ActiveFault) -> None:
         for peer in list(self._host.port.peers):
             links = peer.client.links
             if fault.entity is None or any(_concerns(fault, context) for _, context in links):
@@ -351,11 +353,11 @@ class Trouble:
         # After the answer: the connection that it goes out on may be the first to be cut.
         return JSONResponse(told, 201, background=BackgroundTask(self._strike_now, fault))
 
-    async def _strike_now(self, fault: Fault) -> None:
+    async def _strike_now(self, fault: ActiveFault) -> None:
         """On the loop's own thread, which is why it is a coroutine."""
         self.strike(fault)
 
-    def _listed(self, name: str, faults: list[Fault], **more: Any) -> Response:
+    def _listed(self, name: str, faults: list[ActiveFault], **more: Any) -> Response:
         now_ms = self._host.clock()
         return JSONResponse({name: [fault.as_json(now_ms) for fault in faults], **more})
 
@@ -390,11 +392,11 @@ def _refused(status: int, text: str) -> Response:
     return JSONResponse({"error": text}, status)
 
 
-def _concerns(fault: Fault, context: Context) -> bool:
+def _concerns(fault: ActiveFault, context: Context) -> bool:
     return context.path != CBS and fault.covers(context.path)
 
 
-def _farewell(fault: Fault, context: Context) -> RequestError:
+def _farewell(fault: ActiveFault, context: Context) -> RequestError:
     if fault.kind.name == "node-restart":
         text = f"The link to '{context.path}' is force detached: its node restarts."
         return TroubledError(text, "amqp:link:detach-forced")

@@ -40,7 +40,7 @@ from azure.servicebus.management import (
 from twinbus.amqp.message import Properties
 from twinbus.amqp.types import Symbol, Timestamp, encode
 from twinbus.auth.access_rules import ROOT_RULE, AccessRule, Claim, root_rule
-from twinbus.broker.admin import Address, admin_app
+from twinbus.broker.admin import Resource, admin_app
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.markup import SERVICE_BUS
 from twinbus.broker.namespace import Namespace, nothing
@@ -668,19 +668,19 @@ def test_a_hostile_host_header_stays_text(bus: Bus) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/q", Address("entity", "q")),
-        ("/a/b/c", Address("entity", "a/b/c")),
-        ("/$Resources/Queues", Address("queues", "$Resources/Queues")),
-        ("/t/Subscriptions", Address("subscriptions", "t")),
-        ("/a/b/subscriptions/s", Address("subscription", "a/b", "s")),
-        ("/t/subscriptions/subscriptions", Address("subscription", "t", "subscriptions")),
-        ("/t/SUBSCRIPTIONS/s/Rules", Address("rules", "t", "s")),
-        ("/t/subscriptions/s/rules/$Default", Address("rule", "t", "s", "$Default")),
-        ("/t/subscriptions/rules/rules/rules", Address("rule", "t", "rules", "rules")),
+        ("/q", Resource("entity", "q")),
+        ("/a/b/c", Resource("entity", "a/b/c")),
+        ("/$Resources/Queues", Resource("queues", "$Resources/Queues")),
+        ("/t/Subscriptions", Resource("subscriptions", "t")),
+        ("/a/b/subscriptions/s", Resource("subscription", "a/b", "s")),
+        ("/t/subscriptions/subscriptions", Resource("subscription", "t", "subscriptions")),
+        ("/t/SUBSCRIPTIONS/s/Rules", Resource("rules", "t", "s")),
+        ("/t/subscriptions/s/rules/$Default", Resource("rule", "t", "s", "$Default")),
+        ("/t/subscriptions/rules/rules/rules", Resource("rule", "t", "rules", "rules")),
     ],
 )
-def test_addresses_are_told_apart(path: str, expected: Address) -> None:
-    assert Address.of(path) == expected
+def test_addresses_are_told_apart(path: str, expected: Resource) -> None:
+    assert Resource.of(path) == expected
 
 
 def test_a_page_of_ten_thousand_queues_takes_under_50_ms(bus: Bus) -> None:
