@@ -28,6 +28,7 @@ from twinbus.broker.markup import (
 )
 from twinbus.broker.refusals import AtomError, DescriptionError, RuleError
 from twinbus.broker.rules import (
+    CORRELATED,
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -39,16 +40,7 @@ from twinbus.broker.rules import (
 
 DEFAULT_RULE = "$Default"
 
-_CORRELATED = {
-    "CorrelationId": "correlation_id",
-    "MessageId": "message_id",
-    "To": "to",
-    "ReplyTo": "reply_to",
-    "Label": "label",
-    "SessionId": "session_id",
-    "ReplyToSessionId": "reply_to_session_id",
-    "ContentType": "content_type",
-}
+_CORRELATED = {name.title().replace("_", ""): name for name in CORRELATED}
 
 
 def write_rule(rule: Rule, created_ms: int) -> str:

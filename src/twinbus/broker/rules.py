@@ -24,9 +24,9 @@ equals no number; a missing or null property equals nothing.
 import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from twinbus.broker.expressions import (
     INT64_MAX,
@@ -42,6 +42,7 @@ from twinbus.broker.sql import Action, Condition, parse_action, parse_condition
 
 MAX_NAME = 50
 RULE_NAME = "RuleName"
+T = TypeVar("T", Condition, Action)
 
 
 # --- filters and actions --------------------------------------------------------------
@@ -105,52 +106,46 @@ class CorrelationFilter:
         return shape.wanted(self) == shape.key(message)
 
 
-_CORRELATED = {
-    "correlationid": "correlation_id",
-    "messageid": "message_id",
-    "to": "to",
-    "replyto": "reply_to",
-    "label": "label",
-    "sessionid": "session_id",
-    "replytosessionid": "reply_to_session_id",
-    "contenttype": "content_type",
-}
+# The system properties that it can ask for. In SQL they are spelled without the underscores.
+CORRELATED = tuple(each.name for each in fields(CorrelationFilter) if each.name != "properties")
+_CORRELATED = {name.replace("_", ""): name for name in CORRELATED}
 
 
 @dataclass(frozen=True)
-class SqlFilter:
-    """Selects messages for which the SQL expression is true; parsed when made."""
+class _Sql(Generic[T]):
+    """Text with parameters; parsed when made."""
 
     expression: str
     parameters: Mapping[str, Value] = field(default_factory=dict)
-    condition: Condition = field(init=False, repr=False, compare=False)
+    parsed: T = field(init=False, repr=False, compare=False)
     _folded: Mapping[str, Value] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", dict(self.parameters))
-        object.__setattr__(self, "condition", parse_condition(self.expression))
-        object.__setattr__(self, "_folded", _folded(self.parameters, self.condition.parameters))
+        object.__setattr__(self, "parsed", self._parse(self.expression))
+        object.__setattr__(self, "_folded", _folded(self.parameters, self.parsed.parameters))
+
+    @staticmethod
+    def _parse(text: str) -> T:
+        raise NotImplementedError
+
+
+class SqlFilter(_Sql[Condition]):
+    """Selects messages for which the SQL expression is true."""
+
+    _parse = staticmethod(parse_condition)
 
     def matches(self, message: MessageProperties) -> bool | None:
-        return self.condition.matches(message, self._folded)
+        return self.parsed.matches(message, self._folded)
 
 
-@dataclass(frozen=True)
-class SqlRuleAction:
-    """Changes the copy of a message that its rule selected; parsed when made."""
+class SqlRuleAction(_Sql[Action]):
+    """Changes the copy of a message that its rule selected."""
 
-    expression: str
-    parameters: Mapping[str, Value] = field(default_factory=dict)
-    action: Action = field(init=False, repr=False, compare=False)
-    _folded: Mapping[str, Value] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", dict(self.parameters))
-        object.__setattr__(self, "action", parse_action(self.expression))
-        object.__setattr__(self, "_folded", _folded(self.parameters, self.action.parameters))
+    _parse = staticmethod(parse_action)
 
     def apply(self, message: MessageProperties) -> MessageProperties:
-        return self.action.apply(message, self._folded)
+        return self.parsed.apply(message, self._folded)
 
 
 def _folded(parameters: Mapping[str, Value], used: frozenset[str]) -> dict[str, Value]:

@@ -10,13 +10,10 @@ from typing import Any
 
 from twinbus.amqp.types import Described, Int, Timestamp, ULong
 from twinbus.broker.directory import MAX_RULES
-from twinbus.broker.refusals import (
-    ArgumentError,
-    MessageError,
-    NotAllowedError,
-)
+from twinbus.broker.refusals import ArgumentError, MessageError, NotAllowedError
 from twinbus.broker.requests import Reply, Request
 from twinbus.broker.rules import (
+    CORRELATED,
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -34,16 +31,7 @@ _TRUE_FILTER = ULong(0x1370000007)
 _FALSE_FILTER = ULong(0x1370000008)
 _CORRELATION_FILTER = ULong(0x1370000009)
 _COMPATIBILITY = Int(20)
-_PARTS = {
-    "correlation-id": "correlation_id",
-    "message-id": "message_id",
-    "to": "to",
-    "reply-to": "reply_to",
-    "label": "label",
-    "session-id": "session_id",
-    "reply-to-session-id": "reply_to_session_id",
-    "content-type": "content_type",
-}
+_PARTS = {name.replace("_", "-"): name for name in CORRELATED}
 
 
 def add_rule(request: Request) -> None:

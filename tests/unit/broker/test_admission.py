@@ -329,7 +329,7 @@ def test_a_rule_that_fails_in_a_way_nobody_thought_of_is_a_filter_error(yard: Ya
     def broken(message: Any, parameters: Any) -> bool:
         raise RecursionError("too deep")
 
-    object.__setattr__(rule.filter.condition, "_evaluate", broken)
+    object.__setattr__(rule.filter.parsed, "_evaluate", broken)
     assert yard.to("t", message("m")).done
     assert yard.ids(yard.sub("all").queue) == ["m"]
     (notes,) = yard.notes(yard.sub("failing").dead_letters)
