@@ -10,14 +10,17 @@ made by then.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec
 
 from azure.servicebus._common.constants import (
+    MGMT_REQUEST_MESSAGE,
+    MGMT_REQUEST_MESSAGES,
     REQUEST_RESPONSE_RECEIVE_BY_SEQUENCE_NUMBER,
     REQUEST_RESPONSE_RENEW_SESSION_LOCK_OPERATION,
     REQUEST_RESPONSE_RENEWLOCK_OPERATION,
+    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
     REQUEST_RESPONSE_UPDATE_DISPOSTION_OPERATION,
 )
 
@@ -94,16 +97,16 @@ class Bookkeeper:
         )
 
     @_surely
-    def scheduled(self, entity: str, encoded: list[bytes]) -> None:
-        sizes = [len(each) for each in encoded]
-        ids = [id_of(each) for each in encoded]
-        self._messages(Operation.SCHEDULE, Cause.NORMAL, entity, sizes, ids)
-
-    @_surely
     def diverted(
-        self, namespace: str, queue: str, path: str, sizes: list[int], ids: Sequence[Any]
+        self,
+        namespace: str,
+        queue: str,
+        path: str,
+        batches: Sequence[Sequence[bytes]],
+        ids: Sequence[Any],
     ) -> None:
-        """``sizes`` are of what went over the wire: a message in parts has several."""
+        """``batches`` are what went over the wire: of a message in parts, several."""
+        sizes = [len(item) for batch in batches for item in batch]
         self._ledger.add(
             Operation.SEND,
             Cause.BACKLOG_SEND,
@@ -161,9 +164,14 @@ class Bookkeeper:
     # -- everything else
 
     @_surely
-    def requested(self, entity: str, what: bytes) -> None:
+    def requested(self, entity: str, what: bytes, request: Mapping[Any, Any]) -> None:
         """A request to the entity's ``$management``."""
         if what in _KNOWN_OTHERWISE:
+            return
+        if what == REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION:
+            encoded = [bytes(each[MGMT_REQUEST_MESSAGE]) for each in request[MGMT_REQUEST_MESSAGES]]
+            sizes, ids = [len(each) for each in encoded], [id_of(each) for each in encoded]
+            self._messages(Operation.SCHEDULE, Cause.NORMAL, entity, sizes, ids)
             return
         operation = Operation.RENEW if what in _RENEWALS else Operation.MANAGE
         self._ledger.add(operation, _why(entity), self._namespace, entity)
@@ -191,6 +199,27 @@ class Bookkeeper:
             units=units(sizes),
             message_ids=ids,
         )
+
+
+class KeepsNothing(Bookkeeper):
+    """Of a factory without a ledger."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        pass
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    sent = diverted = pinged = turned = received = settled = requested = managed = _nothing
+
+
+KEEPS_NOTHING: Final = KeepsNothing()
+
+
+def books_of(ledger: Ledger | None, namespace: str) -> Bookkeeper:
+    return KEEPS_NOTHING if ledger is None else Bookkeeper(ledger, namespace)
 
 
 def _why(entity: str) -> Cause:

@@ -30,7 +30,7 @@ from twinbus.paired.aio.receiver import MessageReceiver, adopt_receiver
 from twinbus.paired.aio.sender import MessageSender
 from twinbus.paired.aio.setup import Trial, check_manager, prepare_backlog
 from twinbus.paired.aio.world import Crew, Signal, aside
-from twinbus.paired.bookkeeper import Bookkeeper
+from twinbus.paired.bookkeeper import books_of
 from twinbus.paired.entity_path import parse_path
 from twinbus.paired.events import Closed, Faulted, PairingEvent
 from twinbus.paired.options import (
@@ -76,9 +76,7 @@ class MessagingFactory(ServiceBusClient):
         # Who opened it closes it: a ledger that was handed in may be shared.
         self._owns_ledger = ledger is not None and not isinstance(ledger, Ledger)
         self.ledger = _ledger(ledger)
-        self.books: Bookkeeper | None = None
-        if self.ledger is not None:
-            self.books = Bookkeeper(self.ledger, self.fully_qualified_namespace)
+        self.books = books_of(self.ledger, self.fully_qualified_namespace)
         self._announcer = Announcer()
         self._crew = Crew()
         self._flushes = Crew()  # these have messages in their hands
@@ -208,8 +206,7 @@ class MessagingFactory(ServiceBusClient):
         return Keeper(process, self.fully_qualified_namespace, self._announcer, self._crew)
 
     def _managed(self, secondary: MessagingFactory, path: str) -> None:
-        if self.books is not None:
-            self.books.managed(secondary.fully_qualified_namespace, path)
+        self.books.managed(secondary.fully_qualified_namespace, path)
 
     def entity_states(self) -> dict[str, State]:
         """Every queue and topic that was sent to through this pairing, and how it is."""

@@ -21,7 +21,7 @@ from twinbus.paired.aio.diverter import Diverter
 from twinbus.paired.aio.link import SharedSender
 from twinbus.paired.aio.pinger import Pinger
 from twinbus.paired.aio.world import Crew, Signal
-from twinbus.paired.bookkeeper import Bookkeeper
+from twinbus.paired.bookkeeper import KEEPS_NOTHING, Bookkeeper
 from twinbus.paired.events import (
     Cleared,
     Diverted,
@@ -60,7 +60,7 @@ class Pairing:
         queues: list[str],
         announcer: Announcer,
         crew: Crew,
-        books: Bookkeeper | None = None,
+        books: Bookkeeper = KEEPS_NOTHING,
     ) -> None:
         self.options = options
         rotation = Rotation(queues, options.backlog_retry_interval.total_seconds())
@@ -156,8 +156,7 @@ class Pairing:
                 self._announce(Diverted(**where))
             else:
                 self._announce(Restored(**where) if was is State.DIVERTED else Cleared(**where))
-            if self._books is not None:
-                self._books.turned(entity.path, state, was)
+            self._books.turned(entity.path, state, was)
         if states:
             self._attend(entity)
 
@@ -222,8 +221,7 @@ class Pairing:
 
     async def _ping(self, entity: Entity) -> None:
         error = await self._pinger.ping(entity.path)
-        if self._books is not None:
-            self._books.pinged(entity.path, ok=error is None)
+        self._books.pinged(entity.path, ok=error is None)
         with self._mutex:
             if self._closing or entity.failover.state is not State.DIVERTED:
                 return  # marked healthy meanwhile

@@ -80,24 +80,20 @@ class MessageReceiver(ServiceBusReceiver):
             await self._discard(message)
 
     def _note(self, messages: list[ServiceBusReceivedMessage]) -> None:
-        books = self._factory.books
-        if books is not None:
-            settled = not self.receive_mode_is_peek_lock
-            books.received(self.entity_path, messages, settled=settled)
+        settled = not self.receive_mode_is_peek_lock
+        self._factory.books.received(self.entity_path, messages, settled=settled)
 
     async def _settle_message_with_retry(
         self, message: Any, settle_operation: str, *args: Any, **kwargs: Any
     ) -> None:
         await super()._settle_message_with_retry(message, settle_operation, *args, **kwargs)
-        if self._factory.books is not None:
-            self._factory.books.settled(self.entity_path, message, settle_operation)
+        self._factory.books.settled(self.entity_path, message, settle_operation)
 
     async def _mgmt_request_response_with_retry(
         self, mgmt_operation: bytes, *args: Any, **kwargs: Any
     ) -> Any:
         answer = await super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
-        if self._factory.books is not None:
-            self._factory.books.requested(self.entity_path, mgmt_operation)
+        self._factory.books.requested(self.entity_path, mgmt_operation, {})
         return answer
 
     async def _open(self, timeout: float | None = None) -> None:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from azure.servicebus._common import mgmt_handlers
 from azure.servicebus._common.constants import (
-    MGMT_REQUEST_MESSAGE,
-    MGMT_REQUEST_MESSAGES,
     REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
 )
 from azure.servicebus._common.tracing import SPAN_NAME_SCHEDULE
@@ -120,16 +118,12 @@ class MessageSender(SharedSender):
 
     async def _send_home(self, ready: Outgoing | OutgoingBatch, timeout: float | None) -> None:
         """To the primary, and into the ledger if there is one."""
-        books = self._factory.books
-        if books is None:
-            await self.transfer(ready, timeout)
-            return
         try:
             await self.transfer(ready, timeout)
         except BaseException:
-            books.sent(self.entity_name, ready, ok=False)
+            self._factory.books.sent(self.entity_name, ready, ok=False)
             raise
-        books.sent(self.entity_name, ready)
+        self._factory.books.sent(self.entity_name, ready)
 
     async def _at_home(
         self,
@@ -339,15 +333,7 @@ class MessageSender(SharedSender):
         answer = await super()._mgmt_request_response_with_retry(
             mgmt_operation, message, *args, **kwargs
         )
-        books = self._factory.books
-        if books is not None:
-            if mgmt_operation == REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION:
-                encoded = [
-                    bytes(each[MGMT_REQUEST_MESSAGE]) for each in message[MGMT_REQUEST_MESSAGES]
-                ]
-                books.scheduled(self.entity_name, encoded)
-            else:
-                books.requested(self.entity_name, mgmt_operation)
+        self._factory.books.requested(self.entity_name, mgmt_operation, message)
         return answer
 
     # -- what is asked of the SDK's retries

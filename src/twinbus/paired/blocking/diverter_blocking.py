@@ -14,7 +14,7 @@ from twinbus.client_errors import BacklogError, EnvelopeError
 from twinbus.failover.rotation import Rotation
 from twinbus.paired.blocking.link_blocking import CongestedError, SharedSender, plain_sender
 from twinbus.paired.blocking.world_blocking import Crew
-from twinbus.paired.bookkeeper import Bookkeeper
+from twinbus.paired.bookkeeper import KEEPS_NOTHING, Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
 from twinbus.paired.outgoing import OutgoingBatch
 from twinbus.paired.telemetry import Announcer, Traced
@@ -33,7 +33,7 @@ class Diverter:
         rotation: Rotation,
         announcer: Announcer,
         crew: Crew,
-        books: Bookkeeper | None = None,
+        books: Bookkeeper = KEEPS_NOTHING,
     ) -> None:
         self.rotation = rotation
         self._secondary = secondary
@@ -121,11 +121,9 @@ class Diverter:
                 sender.transfer(OutgoingBatch(batch), max(LEAST_S, end - time.monotonic()))
             pending.accepted(whole)
             self._announce_diverted(queue, path, items, whole)
-            if self._books is not None:
-                sizes = [len(item) for batch in items for item in batch]
-                ids = [names.popleft() for _ in range(min(whole, len(names)))]
-                host = self._secondary.fully_qualified_namespace
-                self._books.diverted(host, queue, path, sizes, ids)
+            ids = [names.popleft() for _ in range(min(whole, len(names)))]
+            host = self._secondary.fully_qualified_namespace
+            self._books.diverted(host, queue, path, items, ids)
 
     def _sender(self, queue: str) -> SharedSender:
         sender = self._senders.get(queue)

@@ -80,24 +80,20 @@ class MessageReceiver(ServiceBusReceiver):
             self._discard(message)
 
     def _note(self, messages: list[ServiceBusReceivedMessage]) -> None:
-        books = self._factory.books
-        if books is not None:
-            settled = not self.receive_mode_is_peek_lock
-            books.received(self.entity_path, messages, settled=settled)
+        settled = not self.receive_mode_is_peek_lock
+        self._factory.books.received(self.entity_path, messages, settled=settled)
 
     def _settle_message_with_retry(
         self, message: Any, settle_operation: str, *args: Any, **kwargs: Any
     ) -> None:
         super()._settle_message_with_retry(message, settle_operation, *args, **kwargs)
-        if self._factory.books is not None:
-            self._factory.books.settled(self.entity_path, message, settle_operation)
+        self._factory.books.settled(self.entity_path, message, settle_operation)
 
     def _mgmt_request_response_with_retry(
         self, mgmt_operation: bytes, *args: Any, **kwargs: Any
     ) -> Any:
         answer = super()._mgmt_request_response_with_retry(mgmt_operation, *args, **kwargs)
-        if self._factory.books is not None:
-            self._factory.books.requested(self.entity_path, mgmt_operation)
+        self._factory.books.requested(self.entity_path, mgmt_operation, {})
         return answer
 
     def _open(self, timeout: float | None = None) -> None:
