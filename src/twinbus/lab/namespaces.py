@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from twinbus.errors import TwinbusError
+from twinbus.processes import LOOK_S, Child, StartError
 
 START_S: Final = 60.0
 
@@ -30,7 +31,7 @@ class LocalNamespace:
         self.folder = folder
         self.port = port
         self.connection_string = ""
-        self.process: asyncio.subprocess.Process | None = None
+        self._child: Child | None = None
         # Made here and given by the environment, so that no process list shows it.
         self._key = secrets.token_urlsafe(24)
 
@@ -48,22 +49,15 @@ class LocalNamespace:
     async def start(self) -> None:
         """Returns when it takes connections."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        # A session of its own: Ctrl-C is for the drill, which then ends this in its own time.
-        with (self.folder / "log").open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "twinbus", "broker", "--name", self.name, "--faults"),
-                *("--port", str(self.port), "--admin-port", "0", "--data", str(self.folder)),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, "TWINBUS_KEY": self._key},
-                start_new_session=True,
-            )
-        assert self.process.stdout is not None
-        line = (await asyncio.wait_for(self.process.stdout.readline(), START_S)).decode()
-        if not line:
-            await self.process.wait()
-            said = (self.folder / "log").read_text().strip().splitlines() or ["it said nothing"]
-            raise NamespaceError(f"the {self.name} namespace did not start: {said[-1]}")
+        command = [sys.executable, "-m", "twinbus", "broker", "--name", self.name, "--faults"]
+        command += ["--port", str(self.port), "--admin-port", "0", "--data", str(self.folder)]
+        self._child = Child(command, {"TWINBUS_KEY": self._key}, self.folder / "log")
+        self._child.start()
+        try:
+            while not (line := self._child.ready(START_S)):  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(LOOK_S)
+        except StartError as error:
+            raise NamespaceError(f"the {self.name} namespace did not start: {error}") from error
         self.connection_string = line.split(": ", 1)[1].strip()
         self.port = int(self.connection_string.split(";")[0].rsplit(":", 1)[1].strip("/"))
         await self._show_certificate()
@@ -79,16 +73,14 @@ class LocalNamespace:
 
     @property
     def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
+        assert self._child is not None
+        assert self._child.pid is not None
+        return self._child.pid
 
     async def kill(self) -> None:
         """kill -9."""
-        if self.process is not None:
-            process, self.process = self.process, None
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        if self._child is not None:
+            await asyncio.to_thread(self._child.end)
 
     async def findings(self) -> list[str]:
         """What does not hold in its file at this moment, a sentence each."""

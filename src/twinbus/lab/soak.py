@@ -45,6 +45,7 @@ from twinbus.lab.timeline import Timeline
 from twinbus.lab.traffic import History, Receivers, create, entities, ids_in
 from twinbus.lab.verdict import Verdict, judge
 from twinbus.operate.waiting import waiting_ids
+from twinbus.processes import LOOK_S, Child
 
 # How long it may take, when all trouble is over, until everything is home.
 HOME_S: Final = 300.0
@@ -86,47 +87,34 @@ class Kept:
 
     def __init__(self, name: str, command: Sequence[str], environment: dict[str, str], log: Path):
         self.name = name
-        self.restarts = 0
-        self.pid: int | None = None
-        self._command = command
-        self._environment = environment
         self.log = log
-        self._groups: list[int] = []
+        self._child = Child(command, environment, log, says=False)
         self._stopping = False
         self._task = asyncio.create_task(self._keep())
 
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self._child.starts - 1)
+
     async def _keep(self) -> None:
         while not self._stopping:
-            with self.log.open("ab") as log:
-                process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=self._environment,
-                    start_new_session=True,
-                )
-            self.pid = process.pid
-            self._groups.append(process.pid)
-            await process.wait()
-            self.pid = None
+            self._child.start()
+            while self._child.is_alive():  # noqa: ASYNC110 - it tells nobody when it ends
+                await asyncio.sleep(LOOK_S)
             if not self._stopping:
-                self.restarts += 1
                 await asyncio.sleep(AGAIN_S)
 
-    def signal(self, number: int) -> None:
-        if self.pid is not None:
-            os.kill(self.pid, number)
+    def signal(self, number: signal.Signals) -> None:
+        self._child.signal(number)
 
     async def stop(self) -> None:
         """Ask it to end; what is left of it, or of those before it, is killed after a while."""
         self._stopping = True
-        self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # it may be frozen
-        await asyncio.wait([self._task], timeout=END_S)
-        for group in self._groups:
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
+        await asyncio.to_thread(self._child.end, END_S)
         await self._task
 
 

@@ -25,7 +25,7 @@ from twinbus import processes
 from twinbus.errors import TwinbusError
 from twinbus.local import connections
 from twinbus.local.connections import Connections
-from twinbus.processes import StartError, Starting
+from twinbus.processes import Child, StartError
 
 PRIMARY, SECONDARY, DASHBOARD = PARTS = ("primary", "secondary", "dashboard")
 NAMESPACES: Final = (PRIMARY, SECONDARY)
@@ -100,7 +100,7 @@ class LocalPair:
         """Start what does not run; answers the names of what was started. Raises PairError."""
         with self._alone():
             before = {part.name: part for part in self.parts()}
-            started: dict[str, Starting] = {}
+            started: dict[str, Child] = {}
             try:
                 self._start_namespaces(wishes, before, started)
                 if wishes.dashboard and not before[DASHBOARD].running:
@@ -111,7 +111,7 @@ class LocalPair:
             return list(started)
 
     def _start_namespaces(
-        self, wishes: Wishes, before: dict[str, Part], started: dict[str, Starting]
+        self, wishes: Wishes, before: dict[str, Part], started: dict[str, Child]
     ) -> None:
         facts: dict[str, dict[str, Any]] = {}
         taken = {port for part in before.values() if part.running for port in _ports(part.facts)}
@@ -126,13 +126,15 @@ class LocalPair:
             processes.keep(self._path(name), started[name].record(**made))
         self._connect()
 
-    def _start_broker(self, name: str, facts: dict[str, Any]) -> Starting:
+    def _start_broker(self, name: str, facts: dict[str, Any]) -> Child:
         command = [sys.executable, "-m", "twinbus", "broker", "--name", name]
         command += ["--port", str(facts["port"]), "--admin-port", str(facts["admin_port"])]
         command += ["--data", str(self.folder)]
         command += [part for queue in facts["queues"] for part in ("--queue", queue)]
         command += ["--faults"] if facts["faults"] else []
-        return Starting(command, self.log(name), {})
+        child = Child(command, {}, self.log(name))
+        child.start()
+        return child
 
     def _connect(self) -> None:
         """Say how they are reached. The facts have the keys, so their files are private too."""
@@ -150,29 +152,30 @@ class LocalPair:
             ),
         )
 
-    def _start_dashboard(self, wishes: Wishes, before: Part, started: dict[str, Starting]) -> None:
+    def _start_dashboard(self, wishes: Wishes, before: Part, started: dict[str, Child]) -> None:
         taken: set[int] = set()
         port = _port(wishes.dashboard_port, 0, before.facts.get("port"), DASHBOARD_PORT, taken)
         token = secrets.token_urlsafe(24)
         command = [sys.executable, "-m", "twinbus", "dashboard", "--port", str(port)]
         # By the environment, which no process list shows.
         environment = {**self.connections().environment(), "TWINBUS_DASHBOARD_TOKEN": token}
-        started[DASHBOARD] = Starting(command, self.log(DASHBOARD), environment)
+        started[DASHBOARD] = Child(command, environment, self.log(DASHBOARD))
+        started[DASHBOARD].start()
         url = self._ready(DASHBOARD, started[DASHBOARD]).partition(": ")[2]
         record = started[DASHBOARD].record(port=port, url=url)
         processes.keep(self._path(DASHBOARD), record)
 
-    def _ready(self, name: str, starting: Starting) -> str:
+    def _ready(self, name: str, child: Child) -> str:
         try:
-            return starting.first_line()
+            return child.first_line()
         except StartError as error:
             hint = f"; {_ANY_PORTS}" if "cannot listen" in str(error) else ""
             raise PairError(f"the {name} did not start: {error}{hint}") from error
 
-    def _undo(self, started: dict[str, Starting], before: dict[str, Part]) -> None:
+    def _undo(self, started: dict[str, Child], before: dict[str, Part]) -> None:
         """As if nothing had been asked, but for what had died before: that is still said."""
-        for name, starting in started.items():
-            starting.kill()
+        for name, child in started.items():
+            child.end()
             if not before[name].known:
                 self._path(name).unlink(missing_ok=True)
         if not any(part.running for part in before.values()):

@@ -8,18 +8,15 @@ and so does the syphon. On its standard output it says one line: that it runs, o
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final
 
 from azure.servicebus import TransportType
 
 from twinbus.client_errors import PairingError
+from twinbus.processes import Child
 
 # Exit codes of the command: 2 means that it will never work as it is.
 HOPELESS: Final = 2
@@ -27,73 +24,19 @@ HOPELESS: Final = 2
 RUNS: Final = "the syphon runs"
 
 
-class SyphonProcess:
+class SyphonProcess(Child):
     """At most one process at a time."""
 
     def __init__(
         self, primary: str, secondary: str, queues: Sequence[str], ledger: str | None = None
     ) -> None:
-        self._environment = {"TWINBUS_PRIMARY": primary, "TWINBUS_SECONDARY": secondary}
+        environment = {"TWINBUS_PRIMARY": primary, "TWINBUS_SECONDARY": secondary}
         if ledger is not None:
-            self._environment["TWINBUS_LEDGER"] = ledger
-        self._queues = list(queues)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said = b""
-
-    def start(self) -> int:
-        """Answers its process id."""
+            environment["TWINBUS_LEDGER"] = ledger
         command = [sys.executable, "-m", "twinbus", "syphon", "--with-parent"]
-        for queue in self._queues:
+        for queue in queues:
             command += ["--queue", queue]
-        self._said = b""
-        self._process = subprocess.Popen(  # noqa: S603  our own command
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **self._environment},
-            start_new_session=True,  # so that all of it can be ended at once
-        )
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
-        return self._process.pid
-
-    def is_started(self) -> bool:
-        return self._process is not None
-
-    def is_alive(self) -> bool:
-        return self.is_started() and self.ended() is None
-
-    def said(self) -> str:
-        """What it has said so far: nothing, RUNS, or why it does not. Never waits."""
-        process = self._process  # which somebody else may end meanwhile
-        if process is not None and process.stdout is not None:
-            with suppress(ValueError):  # it is closed
-                while piece := process.stdout.read():
-                    self._said += piece
-        line, ends, _ = self._said.decode(errors="replace").partition("\n")
-        return line if ends else ""
-
-    def ended(self) -> int | None:
-        """Its exit code, if it has ended."""
-        process = self._process
-        return None if process is None else process.poll()
-
-    def ask_to_end(self) -> None:
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.terminate()
-
-    def end(self) -> None:
-        """Whatever is left of it, at once. What it had received comes back when its locks end."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for end in (process.stdin, process.stdout):
-            if end is not None:
-                end.close()
+        super().__init__(command, environment, with_parent=True)
 
 
 # How a factory was told to reach its namespace: of this its connection string knows nothing.
