@@ -32,8 +32,8 @@ from bench.process import Measured, namespace_toml
 from twinbus import envelope
 from twinbus.amqp.batches import in_transfers
 from twinbus.amqp.incoming import Confirmation, Delivery
+from twinbus.amqp.link_endpoint import RECEIVER
 from twinbus.amqp.performatives import ACCEPTED, encode_disposition
-from twinbus.amqp.session import RECEIVER
 from twinbus.amqp.types import encode
 from twinbus.homeward.received import Received
 from twinbus.sdk import raw

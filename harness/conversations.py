@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.raw import kilobyte_message, sas_token
-from twinbus.amqp.connection import Connection, Phase
+from twinbus.amqp.connection import Connection
 from twinbus.amqp.incoming import Delivery, Event, Settlement
+from twinbus.amqp.lifecycle import Phase
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import Properties, with_application_properties
 from twinbus.amqp.performatives import ACCEPTED, Source, Target
-from twinbus.amqp.session import RECEIVER, SENDER, Link
 from twinbus.amqp.types import encode
 from twinbus.auth.access_rules import ROOT_RULE, root_rule
 from twinbus.broker.descriptions import QueueDescription

@@ -21,17 +21,18 @@ from urllib.parse import quote_plus
 
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.incoming import (
-    Closed,
     Confirmation,
+    ConnectionClosed,
     Delivery,
     Event,
     LinkAttached,
     LinkDetached,
     SessionEnded,
 )
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import Properties, with_application_properties
 from twinbus.amqp.performatives import ACCEPTED, Accepted, Source, Target, encode_disposition
-from twinbus.amqp.session import RECEIVER, SENDER, TRANSFER_OVERHEAD, Link
+from twinbus.amqp.session import TRANSFER_OVERHEAD
 from twinbus.amqp.types import compound, decode_plain, encode, encode_uint
 
 # RabbitMQ lets go of who says nothing for a minute.
@@ -143,7 +144,7 @@ class Raw:
     @staticmethod
     def _check(events: list[Event]) -> list[Event]:
         for event in events:
-            if isinstance(event, Closed | LinkDetached | SessionEnded):
+            if isinstance(event, ConnectionClosed | LinkDetached | SessionEnded):
                 raise ConnectionError(str(event.error))
         return events
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from harness.conversations import Conversation
 
 from bench.results import Figure, Note, Result
-from twinbus.amqp.session import RECEIVER, SENDER
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER
 
 TITLE = "Where the broker's time goes"
 LIMIT_S = 180

@@ -23,8 +23,8 @@ from harness.raw import Raw, kilobyte_message
 from tests.acceptance.test_durability import drain
 
 from twinbus.amqp.incoming import Delivery, Settlement
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER
 from twinbus.amqp.performatives import Accepted
-from twinbus.amqp.session import RECEIVER, SENDER
 from twinbus.broker.inspection import inspect, stores
 
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))

@@ -33,9 +33,9 @@ from harness.brokers import BrokerProcess
 from harness.raw import Raw
 
 from twinbus.amqp.incoming import Confirmation, Delivery, Settlement
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER
 from twinbus.amqp.message import Message, Properties
 from twinbus.amqp.performatives import Accepted
-from twinbus.amqp.session import RECEIVER, SENDER
 
 SEED = int(os.environ.get("TWINBUS_KILL_SEED", str(time.time_ns() % 1_000_000)))
 ROUNDS = 4

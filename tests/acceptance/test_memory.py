@@ -12,7 +12,7 @@ import pytest
 from harness.brokers import BrokerProcess
 from harness.raw import Raw, kilobyte_message
 
-from twinbus.amqp.session import RECEIVER
+from twinbus.amqp.link_endpoint import RECEIVER
 
 QUEUES: dict[str, dict[str, Any]] = {"deep": {}, "greedy": {}, "other": {}}
 DEEP = 100_000  # a tenth of the million that may cost 100 MB

@@ -12,8 +12,8 @@ from harness.raw import kilobyte_message
 
 from twinbus import envelope
 from twinbus.amqp.incoming import Delivery
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER
 from twinbus.amqp.performatives import ACCEPTED
-from twinbus.amqp.session import RECEIVER, SENDER
 from twinbus.broker.expressions import MessageProperties
 from twinbus.broker.rules import CorrelationFilter, Rule, RuleIndex, SqlFilter
 from twinbus.failover.states import Failover

@@ -22,13 +22,13 @@ from harness.brokers import BrokerProcess, check_stores
 from harness.raw import Raw, kilobyte_message, parse_connection_string
 
 from twinbus.amqp.incoming import Delivery, LinkDetached
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import (
     Message,
     Properties,
     application_properties,
     with_application_properties,
 )
-from twinbus.amqp.session import RECEIVER, SENDER, Link
 from twinbus.amqp.types import encode
 from twinbus.auth.access_rules import AccessRule, Claim
 from twinbus.broker.config import NamespaceConfig

@@ -20,7 +20,7 @@ from harness.brokers import KEY
 from harness.raw import Raw
 from tests.worlds import World, receive_some
 
-from twinbus.amqp.session import RECEIVER
+from twinbus.amqp.link_endpoint import RECEIVER
 from twinbus.broker.config import NamespaceConfig
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.host import Host

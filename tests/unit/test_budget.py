@@ -13,8 +13,8 @@ from harness.echoes import echoes
 from starlette.requests import Request
 
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER
 from twinbus.amqp.message import Properties, with_application_properties
-from twinbus.amqp.session import RECEIVER, SENDER
 from twinbus.amqp.types import encode
 from twinbus.broker.refusals import RequestError
 from twinbus.budget import KINDS, MAX_ANSWERS_OF_LINK, Budget

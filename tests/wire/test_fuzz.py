@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from tests.unit.amqp.pair import Pair, frames, of_kind, raw_frame
 
-from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER, Connection, Phase
+from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER, Connection
 from twinbus.amqp.incoming import (
-    Closed,
     Confirmation,
+    ConnectionClosed,
     Delivery,
     Event,
     LinkAttached,
@@ -33,6 +33,8 @@ from twinbus.amqp.incoming import (
     SessionEnded,
     Settlement,
 )
+from twinbus.amqp.lifecycle import Phase
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import Message
 from twinbus.amqp.performatives import (
     ACCEPTED,
@@ -47,7 +49,6 @@ from twinbus.amqp.performatives import (
     Source,
     Target,
 )
-from twinbus.amqp.session import RECEIVER, SENDER, Link
 from twinbus.amqp.types import Array, CodecError, Described, Symbol, UInt, ULong, decode, encode
 
 DAMAGED_INPUTS = 16_000  # a client's stream, damaged
@@ -331,10 +332,10 @@ class Trial:
             size = self.random.choice((1, 7, 50, 512, 5_000))
             self.feed(data[pos : pos + size])
             pos += size
-        closed = of_kind(self.events, Closed)
+        closed = of_kind(self.events, ConnectionClosed)
         if not closed:
             self.finish_frame()
-            closed = of_kind(self.events, Closed)
+            closed = of_kind(self.events, ConnectionClosed)
         if closed:
             self.check_closed(closed)
         else:
@@ -350,7 +351,7 @@ class Trial:
             assert len(tail) < whole <= MAX_FRAME
             self.feed(bytes(whole - len(tail)))
 
-    def check_closed(self, closed: list[Closed]) -> None:
+    def check_closed(self, closed: list[ConnectionClosed]) -> None:
         assert closed == self.events[-1:]
         assert self.connection.phase is Phase.CLOSED
         if self.connection.server:
@@ -403,9 +404,9 @@ class Tally:
         self.inputs += 1
         self.attached += bool(of_kind(events, LinkAttached))
         self.delivered += bool(of_kind(events, Delivery))
-        self.closed += bool(of_kind(events, Closed))
+        self.closed += bool(of_kind(events, ConnectionClosed))
         for event in events:
-            if isinstance(event, Closed | SessionEnded) and event.error is not None:
+            if isinstance(event, ConnectionClosed | SessionEnded) and event.error is not None:
                 self.conditions.add(event.error.condition)
 
 
@@ -459,7 +460,7 @@ def test_noise_never_breaks_a_server() -> None:
 
 def test_the_recorded_streams_are_valid_and_bring_about_every_event() -> None:
     both = {Opened, SessionBegun, LinkAttached, LinkFlow, Delivery, Settlement, LinkDetached}
-    both |= {SessionEnded, Closed}
+    both |= {SessionEnded, ConnectionClosed}
     for connection, stream, told in (
         (serving(), recorded()[0], both),
         (asking(), recorded()[1], both | {Confirmation}),
@@ -467,5 +468,5 @@ def test_the_recorded_streams_are_valid_and_bring_about_every_event() -> None:
         trial = Trial(connection, Random(1))
         trial.feed(stream)
         assert {type(event) for event in trial.events} == told
-        assert all(event.error is None for event in of_kind(trial.events, Closed))
+        assert all(event.error is None for event in of_kind(trial.events, ConnectionClosed))
         assert len(of_kind(trial.events, Delivery)) >= 3

@@ -32,6 +32,7 @@ from tests.wire.test_fuzz import damaged, pieces
 
 from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER
 from twinbus.amqp.incoming import Delivery, Event, LinkAttached, LinkDetached, Settlement
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import (
     Message,
     Properties,
@@ -56,7 +57,6 @@ from twinbus.amqp.performatives import (
     Target,
     Transfer,
 )
-from twinbus.amqp.session import RECEIVER, SENDER, Link
 from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, decode, encode
 
 FUZZED_STREAMS = 2_000

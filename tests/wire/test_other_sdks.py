@@ -14,14 +14,15 @@ from harness.raw import Raw, kilobyte_message
 from tests.integration.administrators import ask
 
 from twinbus.amqp.incoming import (
-    Closed,
     Confirmation,
+    ConnectionClosed,
     Delivery,
     Event,
     LinkAttached,
     LinkDetached,
     Settlement,
 )
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import (
     Message,
     Properties,
@@ -41,7 +42,7 @@ from twinbus.amqp.performatives import (
     encode_disposition,
 )
 from twinbus.amqp.sections import body_value
-from twinbus.amqp.session import RECEIVER, SENDER, Link, Session
+from twinbus.amqp.session import Session
 from twinbus.amqp.types import (
     Array,
     Described,
@@ -80,7 +81,7 @@ class Peer(Raw):
         assert data, "the broker closed the connection"
         self.reads.append(data)
         events = list(self.amqp.receive(data))
-        assert not any(isinstance(event, Closed) for event in events), events
+        assert not any(isinstance(event, ConnectionClosed) for event in events), events
         self.seen += events
         return events
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.brokers import KEY
 from harness.raw import Raw, kilobyte_message
 
-from twinbus.amqp.session import RECEIVER
+from twinbus.amqp.link_endpoint import RECEIVER
 from twinbus.broker.config import NamespaceConfig
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.server import Broker, BrokerConfig

@@ -1,23 +1,21 @@
 """One AMQP 1.0 connection without a socket: bytes in, events out, bytes to send.
 
-    HEADER --sasl header--> SASL --outcome--> HEADER        (SASL, once, if the peer starts it)
-    HEADER --amqp header--> OPENING --open--> OPEN --close--> CLOSED
-
 `receive` takes whatever bytes there are and answers the events in them; `data_to_send` gives the
 bytes to write; `tick` keeps the idle promises and is told the time. The same class serves both
 ends; a server waits where a client speaks first.
 
 A peer that breaks the protocol never raises out of here: it gets the AMQP error that fits and a
-close, and the last event is `Closed` with that error.
+close, and the last event is `ConnectionClosed` with that error.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from enum import Enum, auto
 
-from twinbus.amqp.incoming import Closed, Event, Opened, SessionBegun, SessionEnded
+from twinbus.amqp.incoming import ConnectionClosed, Event, Opened, SessionBegun, SessionEnded
+from twinbus.amqp.lifecycle import ConnectionLife, Phase, PhaseStep
+from twinbus.amqp.link_endpoint import SessionError
 from twinbus.amqp.performatives import (
     Begin,
     Close,
@@ -29,7 +27,7 @@ from twinbus.amqp.performatives import (
     SaslMechanisms,
     SaslOutcome,
 )
-from twinbus.amqp.session import Session, SessionError
+from twinbus.amqp.session import Session
 from twinbus.amqp.types import Array, CodecError, Symbol, decode, decode_plain, skip
 from twinbus.budget import Budget
 
@@ -50,14 +48,6 @@ _read_head = struct.Struct(">IBBH").unpack_from
 _write_head = struct.Struct(">IBBH").pack
 
 
-class Phase(Enum):
-    HEADER = auto()  # waiting for the peer's protocol header
-    SASL = auto()  # exchanging SASL frames
-    OPENING = auto()  # headers exchanged, the peer's open is awaited
-    OPEN = auto()  # sessions, links and transfers
-    CLOSED = auto()  # a close went out or came in; nothing more is taken in
-
-
 class ProtocolError(Exception):
     """The peer broke the protocol; the connection closes with this error."""
 
@@ -66,7 +56,7 @@ class ProtocolError(Exception):
         self.error = Error(condition, description)
 
 
-class Connection:
+class Connection(ConnectionLife):
     """One end of a connection."""
 
     def __init__(
@@ -81,8 +71,8 @@ class Connection:
         mechanisms: tuple[str, ...] = ("MSSBCBS", "ANONYMOUS"),
         budget: Budget | None = None,
     ) -> None:
+        super().__init__()
         self.server = server
-        self.phase = Phase.HEADER
         self.peer_max_frame = MIN_MAX_FRAME
         self.budget = Budget() if budget is None else budget
         self._container_id = container_id
@@ -136,7 +126,7 @@ class Connection:
         for session in self._sessions.values():
             session.flush()
         self.write_frame(0, Close(error).encoded())
-        self.phase = Phase.CLOSED
+        self.follow(PhaseStep.OVER)
         for session in self._sessions.values():
             session.silence()
 
@@ -221,14 +211,14 @@ class Connection:
 
     def _on_header(self, header: bytes) -> None:
         if header == SASL_HEADER and not self._sasl_done:
-            self.phase = Phase.SASL
+            self.follow(PhaseStep.SASL_HEADER)
             if self.server:
                 names = [Symbol(name) for name in self._mechanisms]
                 offer = SaslMechanisms(Array(names, 0xA3))
                 self._out.append(SASL_HEADER)
                 self._out.append(_frame(_SASL_FRAME, 0, offer.encoded()))
         elif header == AMQP_HEADER:
-            self.phase = Phase.OPENING
+            self.follow(PhaseStep.AMQP_HEADER)
             if not self._sent_header:
                 self._write_header()
         else:
@@ -261,11 +251,13 @@ class Connection:
                     f"the SASL mechanism {performative.mechanism[:32]} is not offered; "
                     f"use one of {', '.join(self._mechanisms)}",
                 )
-            self._sasl_done, self.phase = True, Phase.HEADER
+            self._sasl_done = True
+            self.follow(PhaseStep.SASL_DONE)
         elif not self.server and isinstance(performative, SaslMechanisms):
             return
         elif not self.server and isinstance(performative, SaslOutcome) and performative.code == 0:
-            self._sasl_done, self.phase = True, Phase.HEADER
+            self._sasl_done = True
+            self.follow(PhaseStep.SASL_DONE)
         else:
             raise ProtocolError("amqp:illegal-state", "the SASL exchange went wrong")
 
@@ -281,7 +273,7 @@ class Connection:
             self._peer_idle_s = performative.idle_timeout / 1000
         if not self._sent_open:
             self._write_open()
-        self.phase = Phase.OPEN
+        self.follow(PhaseStep.OPEN_CAME)
         return (Opened(performative),)
 
     def _on_session_frame(self, frame: bytes, channel: int) -> Sequence[Event]:
@@ -300,7 +292,7 @@ class Connection:
             if self._flushed_open:
                 self._out.clear()
             self.close()
-            return (Closed(performative.error),)
+            return (ConnectionClosed(performative.error),)
         if isinstance(performative, Composite):
             return self._in_session(channel, performative, frame)
         raise ProtocolError("amqp:not-allowed", "a frame carries no performative")
@@ -393,7 +385,7 @@ class Connection:
     def _fail(self, condition: str, description: str) -> Event:
         error = Error(condition, description)
         self.close(error)
-        return Closed(error)
+        return ConnectionClosed(error)
 
 
 def _is_begin(frame: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What a connection has to tell whoever owns it. Links and sessions are in `session`."""
+"""What a connection has to tell whoever owns it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from twinbus.amqp.performatives import Attach, Error, Open
 
 if TYPE_CHECKING:
-    from twinbus.amqp.session import Link, Session
+    from twinbus.amqp.link_endpoint import Link
+    from twinbus.amqp.session import Session
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class Confirmation:
 
 
 @dataclass(slots=True)
-class Closed:
+class ConnectionClosed:
     """The connection is over. ``error`` is what went wrong, by whoever noticed it."""
 
     error: Error | None
@@ -105,5 +106,5 @@ Event = (
     | Delivery
     | Settlement
     | Confirmation
-    | Closed
+    | ConnectionClosed
 )

@@ -1,8 +1,7 @@
-"""Sessions and links: who may send how much, and which delivery is which.
+"""Sessions: who may send how much, and which delivery is which.
 
-A session numbers the frames in each direction and the deliveries it carries; a link is one
-direction of traffic between two named ends, paced by credit. Neither touches a socket: frames go
-out through the connection, events come back from ``handle``.
+A session numbers the frames in each direction and the deliveries that its links carry. It touches
+no socket: frames go out through the connection, events come back from ``handle``.
 
 Lenient on purpose: a peer may exceed its credit or miscount its frames (Service Bus's Python SDK
 does both). What a peer can make us hold is bounded elsewhere, by message size and by the reader
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from enum import Enum, auto
 from typing import Any, Protocol
 
 from twinbus.amqp.incoming import (
@@ -25,6 +23,8 @@ from twinbus.amqp.incoming import (
     LinkFlow,
     Settlement,
 )
+from twinbus.amqp.lifecycle import LinkState, LinkStep
+from twinbus.amqp.link_endpoint import MASK, RECEIVER, SENDER, Link, SessionError, are_uints
 from twinbus.amqp.performatives import (
     Attach,
     Begin,
@@ -42,22 +42,11 @@ from twinbus.amqp.performatives import (
 from twinbus.amqp.types import CodecError
 from twinbus.budget import MAX_UNFINISHED, Budget
 
-SENDER, RECEIVER = False, True
 WINDOW = 65_536
 HANDLE_MAX = 1_023
 # What a transfer takes of a frame besides its payload: the frame's header, and the performative
 # with the longest tag there may be.
 TRANSFER_OVERHEAD = 8 + 64
-
-_MASK = 0xFFFFFFFF
-
-
-class SessionError(Exception):
-    """The peer broke a rule of the session; the session ends with this error."""
-
-    def __init__(self, condition: str, description: str) -> None:
-        super().__init__(description)
-        self.error = Error(condition, description)
 
 
 class FrameWriter(Protocol):
@@ -79,195 +68,6 @@ class _Silence:
 
     def write_frame(self, channel: int, body: bytes) -> None:
         pass
-
-
-class LinkState(Enum):
-    ATTACHING = auto()  # one side has sent its attach
-    ATTACHED = auto()  # both have
-    DETACHING = auto()  # we sent our detach and wait for theirs
-    DETACHED = auto()  # over
-
-
-class Link:
-    """One direction of traffic. ``role`` is ours: SENDER sends deliveries, RECEIVER gets them."""
-
-    __slots__ = (
-        "_held",
-        "_parts",
-        "_size",
-        "_transfer",
-        "credit",
-        "delivery_count",
-        "drain",
-        "handle",
-        "max_message_size",
-        "name",
-        "remote",
-        "role",
-        "session",
-        "state",
-    )
-
-    def __init__(self, session: Session, name: str, handle: int, role: bool) -> None:
-        self.session = session
-        self.name = name
-        self.handle = handle
-        self.role = role
-        self.state = LinkState.ATTACHING
-        self.remote: Attach | None = None
-        self.credit = 0
-        self.delivery_count = 0
-        self.drain = False
-        self.max_message_size: int | None = None
-        self._transfer: tuple[int, bytes, int, bool] | None = None
-        self._parts: list[bytes] | None = []
-        self._size = 0
-        self._held = 0
-
-    # -- attach and detach
-
-    def accept(
-        self,
-        *,
-        source: Source | None = None,
-        target: Target | None = None,
-        max_message_size: int | None = None,
-        properties: dict[Any, Any] | None = None,
-    ) -> None:
-        """Answer the peer's attach, echoing its ends where no others are given.
-
-        Nothing happens where the peer, tired of waiting, has left.
-        """
-        if self.state is not LinkState.ATTACHING:
-            return
-        assert self.remote is not None
-        self.max_message_size = max_message_size
-        self.answer(source or self.remote.source, target or self.remote.target, properties)
-        self.state = LinkState.ATTACHED
-
-    def refuse(self, error: Error) -> None:
-        """Answer the peer's attach with null ends and a detach, which is how AMQP says no."""
-        if self.state is LinkState.ATTACHING:
-            self.answer(None, None, None)
-            self.detach(error)
-
-    def answer(self, source: Any, target: Any, properties: dict[Any, Any] | None) -> None:
-        assert self.remote is not None
-        attach = Attach(
-            name=self.name,
-            handle=self.handle,
-            role=self.role,
-            snd_settle_mode=self.remote.snd_settle_mode,
-            rcv_settle_mode=self.remote.rcv_settle_mode,
-            source=source,
-            target=target,
-            initial_delivery_count=0 if self.role == SENDER else None,
-            max_message_size=self.max_message_size,
-            properties=properties,
-        )
-        self.session.write(attach)
-
-    def detach(self, error: Error | None = None) -> None:
-        """Close the link from this side. Whatever still arrives on it is dropped."""
-        if self.state in (LinkState.DETACHING, LinkState.DETACHED):
-            return
-        self.session.write(Detach(self.handle, closed=True, error=error))
-        self.state = LinkState.DETACHING
-        self.session.forget_deliveries(self)
-
-    # -- sending
-
-    @property
-    def can_send(self) -> bool:
-        return self.credit > 0 and self.session.has_room and self.state is LinkState.ATTACHED
-
-    def send(self, payload: bytes, tag: bytes, settled: bool, message_format: int = 0) -> int:
-        """Send one message, in as many frames as it takes, and answer its delivery-id."""
-        self.credit -= 1
-        self.delivery_count = (self.delivery_count + 1) & _MASK
-        return self.session.send(self, payload, tag, settled, message_format)
-
-    def finish_drain(self) -> None:
-        """Use up the credit that there was nothing to send for, and say so."""
-        self.delivery_count = (self.delivery_count + self.credit) & _MASK
-        self.credit = 0
-        self.session.flow(self, drain=True)
-        self.drain = False
-
-    # -- receiving
-
-    def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Allow the peer this many deliveries from now on."""
-        self.credit = credit
-        self.session.flow(self, drain=drain)
-
-    def assemble(self, values: list[Any], payload: bytes) -> Delivery | None:
-        """Add one frame's payload; the delivery comes out with the last of its frames."""
-        count = len(values)
-        more = count > 5 and values[5]
-        aborted = count > 9 and values[9]
-        transfer = self._transfer
-        if transfer is None:
-            transfer = self._first_frame(values)
-            if not more and not aborted:
-                return self._whole(transfer, payload)
-            self._transfer = transfer
-        elif count > 1 and values[1] is not None and values[1] != transfer[0]:
-            raise SessionError("amqp:not-allowed", "a delivery starts within another on its link")
-        self._add(payload, more=more)
-        if more and not aborted:
-            return None
-        parts = self._parts
-        self.drop_unfinished()
-        if aborted:
-            return None
-        if count > 4 and values[4]:
-            transfer = (*transfer[:3], True)
-        return self._whole(transfer, None if parts is None else b"".join(parts))
-
-    def _whole(self, transfer: tuple[int, bytes, int, bool], payload: bytes | None) -> Delivery:
-        limit = self.max_message_size
-        if limit and payload is not None and len(payload) > limit:
-            payload = None
-        self.credit -= 1
-        self.delivery_count = (self.delivery_count + 1) & _MASK
-        delivery_id, tag, message_format, settled = transfer
-        return Delivery(self, delivery_id, tag, message_format, payload, settled)
-
-    def _first_frame(self, values: list[Any]) -> tuple[int, bytes, int, bool]:
-        count = len(values)
-        delivery_id = values[1] if count > 1 else None
-        tag = values[2] if count > 2 else None
-        if delivery_id is None or tag is None:
-            raise SessionError("amqp:invalid-field", "a delivery starts without an id and a tag")
-        message_format = (values[3] or 0) if count > 3 else 0
-        if type(tag) is not bytes or not _are_uints(delivery_id, message_format):
-            raise CodecError("a delivery's id, tag or format is not of its type")
-        return delivery_id, tag, message_format, bool(values[4] if count > 4 else False)
-
-    def _add(self, payload: bytes, *, more: bool) -> None:
-        self._size += len(payload)
-        if self.max_message_size and self._size > self.max_message_size:
-            self._parts = None  # too large: let the rest of it pass by unkept
-            self._hold(-self._held)
-        if payload and self._parts is not None:
-            self._parts.append(payload)
-            if more:
-                self._hold(len(payload))
-
-    def _hold(self, count: int) -> None:
-        self._held += count
-        self.session.hold(count)
-
-    def drop_unfinished(self) -> None:
-        """Forget the delivery under way, if there is one."""
-        self._transfer, self._parts, self._size = None, [], 0
-        if self._held:
-            self._hold(-self._held)
-
-
-def _are_uints(one: Any, other: Any) -> bool:
-    return type(one) is int and type(other) is int and 0 <= one <= _MASK and 0 <= other <= _MASK
 
 
 class Session:
@@ -383,8 +183,8 @@ class Session:
         link = self._find_asked(attach)
         if link is None:
             link = self._new_link(attach.name, not attach.role)
-        elif link.state is LinkState.ATTACHING:
-            link.state = LinkState.ATTACHED
+        else:
+            link.follow(LinkStep.ATTACH_CAME)
         link.remote = attach
         link.delivery_count = attach.initial_delivery_count or 0 if link.role == RECEIVER else 0
         self._by_remote[attach.handle] = link
@@ -409,7 +209,7 @@ class Session:
             link.answer(None, None, None)  # a detach of ours needs an attach of ours before it
         if known:
             self.write(Detach(link.handle, closed=True))
-        link.state = LinkState.DETACHED
+        link.follow(LinkStep.DETACH_CAME)
         link.drop_unfinished()
         self._links.pop(link.handle, None)
         self.forget_deliveries(link)
@@ -446,7 +246,7 @@ class Session:
         flow = Flow.from_fields(values)
         assert isinstance(flow, Flow)
         seen = flow.next_incoming_id or 0
-        in_flight = (self._next_outgoing_id - seen) & _MASK
+        in_flight = (self._next_outgoing_id - seen) & MASK
         self._remote_window = max(0, flow.incoming_window - in_flight)
         self._flush_waiting()
         if flow.handle is None:
@@ -467,12 +267,12 @@ class Session:
     def _apply_link_flow(link: Link, flow: Flow) -> None:
         if link.role == RECEIVER:
             if flow.delivery_count is not None:
-                used = (flow.delivery_count - link.delivery_count) & _MASK
+                used = (flow.delivery_count - link.delivery_count) & MASK
                 link.delivery_count = flow.delivery_count
                 link.credit = max(0, link.credit - used) if used < 1 << 31 else link.credit
             return
-        limit = ((flow.delivery_count or 0) + (flow.link_credit or 0)) & _MASK
-        credit = (limit - link.delivery_count) & _MASK
+        limit = ((flow.delivery_count or 0) + (flow.link_credit or 0)) & MASK
+        credit = (limit - link.delivery_count) & MASK
         link.credit = credit if credit < 1 << 31 else 0
         link.drain = flow.drain
 
@@ -482,7 +282,7 @@ class Session:
         self, link: Link, payload: bytes, tag: bytes, settled: bool, message_format: int
     ) -> int:
         delivery_id = self._next_delivery_id
-        self._next_delivery_id = (delivery_id + 1) & _MASK
+        self._next_delivery_id = (delivery_id + 1) & MASK
         if not settled:
             self._unsettled[delivery_id] = (link, tag)
         room = self._writer.peer_max_frame - TRANSFER_OVERHEAD
@@ -503,7 +303,7 @@ class Session:
             self._writer.budget.windowed += len(body)
             return
         self._remote_window -= 1
-        self._next_outgoing_id = (self._next_outgoing_id + 1) & _MASK
+        self._next_outgoing_id = (self._next_outgoing_id + 1) & MASK
         self._writer.write_frame(self.channel, body)
 
     def _flush_waiting(self) -> None:
@@ -526,7 +326,7 @@ class Session:
             )
 
     def on_transfer(self, values: list[Any], payload: bytes) -> Delivery | None:
-        self._next_incoming_id = (self._next_incoming_id + 1) & _MASK
+        self._next_incoming_id = (self._next_incoming_id + 1) & MASK
         self._unannounced += 1
         if self._unannounced >= WINDOW // 2:
             self.flow()
@@ -578,7 +378,7 @@ class Session:
             raise CodecError("a disposition names no role or no delivery")
         first = values[1]
         last = values[2] if count > 2 and values[2] is not None else first
-        if not _are_uints(first, last):
+        if not are_uints(first, last):
             raise CodecError("a disposition's first or last delivery is not of its type")
         settled = bool(count > 3 and values[3])
         state = values[4] if count > 4 else None
@@ -596,11 +396,11 @@ class Session:
         """The deliveries of ours in a range that the peer chose, however wide it is."""
         if first == last:
             return [first] if first in self._unsettled else []
-        span = (last - first) & _MASK
+        span = (last - first) & MASK
         if span <= len(self._unsettled):
-            wanted = ((first + step) & _MASK for step in range(span + 1))
+            wanted = ((first + step) & MASK for step in range(span + 1))
             return [key for key in wanted if key in self._unsettled]
-        return [key for key in self._unsettled if (key - first) & _MASK <= span]
+        return [key for key in self._unsettled if (key - first) & MASK <= span]
 
     # -- frames
 

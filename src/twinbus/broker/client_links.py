@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.lifecycle import LinkState
+from twinbus.amqp.link_endpoint import Link
 from twinbus.amqp.performatives import Error, Source
-from twinbus.amqp.session import Link, LinkState
 from twinbus.amqp.types import Described, Symbol
 from twinbus.broker.delivery import payload
 from twinbus.broker.entity import Entity

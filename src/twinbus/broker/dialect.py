@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from twinbus.amqp.batches import BATCH_FORMAT, messages_of
-from twinbus.amqp.connection import Connection, Phase
+from twinbus.amqp.connection import Connection
 from twinbus.amqp.incoming import (
-    Closed,
+    ConnectionClosed,
     Delivery,
     Event,
     LinkAttached,
@@ -29,6 +29,8 @@ from twinbus.amqp.incoming import (
     SessionEnded,
     Settlement,
 )
+from twinbus.amqp.lifecycle import LinkState, Phase
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import (
     Message,
     Properties,
@@ -44,7 +46,6 @@ from twinbus.amqp.performatives import (
     Source,
 )
 from twinbus.amqp.sections import body_value
-from twinbus.amqp.session import RECEIVER, SENDER, Link, LinkState
 from twinbus.amqp.types import CodecError, Described, Symbol, encode
 from twinbus.auth.access_rules import Claim
 from twinbus.broker.cbs import CBS, Cbs
@@ -368,7 +369,7 @@ class Client:
         if event.error is not None:
             log.info("session of a client of '%s' ended: %s", self.namespace.name, event.error)
 
-    def _on_closed(self, event: Closed) -> None:
+    def _on_closed(self, event: ConnectionClosed) -> None:
         if event.error is not None:
             log.info(
                 "connection to '%s' closed: %s: %s",
@@ -513,7 +514,7 @@ _HANDLERS: dict[type[Any], Callable[[Client, Any], None]] = {
     Delivery: Client._on_delivery,
     Settlement: Client._on_settlement,
     SessionEnded: Client._on_session_ended,
-    Closed: Client._on_closed,
+    ConnectionClosed: Client._on_closed,
     Opened: Client._on_opened,
 }
 

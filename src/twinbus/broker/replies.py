@@ -10,10 +10,10 @@ import logging
 from typing import Any
 
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.link_endpoint import SENDER, Link
 from twinbus.amqp.message import Properties, with_application_properties
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.sections import VALUE, section
-from twinbus.amqp.session import SENDER, Link
 from twinbus.amqp.types import Int, encode
 from twinbus.broker.client_links import Context, RequestLink
 from twinbus.budget import MAX_ANSWERS, MAX_ANSWERS_OF_LINK, Budget

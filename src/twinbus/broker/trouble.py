@@ -25,9 +25,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from twinbus.amqp.incoming import Delivery, Event, LinkAttached, LinkFlow, Settlement
+from twinbus.amqp.link_endpoint import RECEIVER
 from twinbus.amqp.message import Message
 from twinbus.amqp.sections import PARTITION_KEY
-from twinbus.amqp.session import RECEIVER
 from twinbus.amqp.types import CodecError
 from twinbus.auth.access_rules import Claim
 from twinbus.broker.cbs import CBS

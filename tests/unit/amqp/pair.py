@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER, Connection
 from twinbus.amqp.incoming import Event, LinkAttached, SessionBegun
+from twinbus.amqp.link_endpoint import SENDER, Link
 from twinbus.amqp.performatives import Source, Target
-from twinbus.amqp.session import SENDER, Link, Session
+from twinbus.amqp.session import Session
 from twinbus.amqp.types import decode
 
 E = TypeVar("E")

@@ -6,17 +6,10 @@ from typing import Any
 import pytest
 from tests.unit.amqp.pair import Frame, Pair, bodies, frames, of_kind, raw_frame
 
-from twinbus.amqp.connection import (
-    AMQP_HEADER,
-    EMPTY_FRAME,
-    FRAMING_ERROR,
-    SASL_HEADER,
-    Connection,
-    Phase,
-)
+from twinbus.amqp.connection import AMQP_HEADER, EMPTY_FRAME, FRAMING_ERROR, SASL_HEADER, Connection
 from twinbus.amqp.incoming import (
-    Closed,
     Confirmation,
+    ConnectionClosed,
     Delivery,
     Event,
     LinkAttached,
@@ -27,6 +20,8 @@ from twinbus.amqp.incoming import (
     SessionEnded,
     Settlement,
 )
+from twinbus.amqp.lifecycle import Phase
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER
 from twinbus.amqp.performatives import (
     ACCEPTED,
     Accepted,
@@ -47,7 +42,7 @@ from twinbus.amqp.performatives import (
     Target,
     Transfer,
 )
-from twinbus.amqp.session import HANDLE_MAX, RECEIVER, SENDER
+from twinbus.amqp.session import HANDLE_MAX
 from twinbus.amqp.types import Symbol, encode
 
 
@@ -69,14 +64,14 @@ def outcome(data: bytes, connection: Connection | None = None) -> tuple[list[Eve
 
 
 def assert_closed(data: bytes, condition: str, connection: Connection | None = None) -> None:
-    """These bytes are answered with a close for this reason, and Closed is the last event."""
+    """These bytes are answered with a close for this reason, which the last event has too."""
     connection = connection or server()
     events, answer = outcome(data, connection)
-    assert isinstance(events[-1], Closed)
+    assert isinstance(events[-1], ConnectionClosed)
     assert events[-1].error is not None
     assert events[-1].error.condition == condition
     assert answer[-1].body == Close(events[-1].error)
-    assert of_kind(events, Closed) == events[-1:]
+    assert of_kind(events, ConnectionClosed) == events[-1:]
     assert connection.phase is Phase.CLOSED
     assert list(connection.receive(hello())) == []
     assert connection.data_to_send() == b""
@@ -152,7 +147,7 @@ def test_a_client_that_is_refused_closes() -> None:
     connection.start()
     refusal = SASL_HEADER + raw_frame(SaslOutcome(1).encoded(), kind=1)
     [event] = connection.receive(refusal)
-    assert isinstance(event, Closed)
+    assert isinstance(event, ConnectionClosed)
     assert event.error is not None
 
 
@@ -322,7 +317,7 @@ def describe(event: Event) -> Any:
         return kind, event.link.name, event.link.credit, event.link.drain
     if isinstance(event, LinkAttached | LinkDetached):
         return kind, event.link.name
-    if isinstance(event, Closed):
+    if isinstance(event, ConnectionClosed):
         return kind, event.error
     return kind
 
@@ -332,7 +327,7 @@ def test_where_the_stream_is_cut_makes_no_difference() -> None:
     whole, answer = replay([stream])
     assert {told if isinstance(told, str) else told[0] for told in whole} == {
         *("Opened", "SessionBegun", "LinkAttached", "LinkFlow", "Delivery", "Settlement"),
-        *("LinkDetached", "SessionEnded", "Closed"),
+        *("LinkDetached", "SessionEnded", "ConnectionClosed"),
     }
     assert ("Delivery", "in", 1, b"t2", 0x80013700, b"large" * 200, False) in whole
     for cut in range(len(stream) + 1):
@@ -421,7 +416,7 @@ def test_a_begin_by_the_server_does_not_displace_a_session_of_the_clients() -> N
     pair = Pair().opened()
     session = pair.client.begin()
     events = list(pair.client.receive(raw_frame(Begin(None, 0, 9, 9).encoded(), channel=0)))
-    assert [type(event) for event in events] == [Closed]
+    assert [type(event) for event in events] == [ConnectionClosed]
     assert session.remote_channel is None
 
 
@@ -513,7 +508,7 @@ def test_a_silent_peer_is_closed_when_its_time_is_up() -> None:
     assert pair.server.tick(1_000.0) is None
     assert pair.server.tick(1_060.0) is None
     event = pair.server.tick(1_060.5)
-    assert isinstance(event, Closed)
+    assert isinstance(event, ConnectionClosed)
     assert event.error is not None
     assert event.error.condition == "amqp:resource-limit-exceeded"
     assert of_kind(bodies(pair.server.data_to_send()), Close)[0].error == event.error
@@ -526,7 +521,7 @@ def test_a_heartbeat_puts_the_timeout_off() -> None:
     for now in range(50, 1_000, 50):
         assert list(pair.server.receive(EMPTY_FRAME)) == []
         assert pair.server.tick(float(now)) is None
-    assert isinstance(pair.server.tick(1_020.0), Closed)
+    assert isinstance(pair.server.tick(1_020.0), ConnectionClosed)
 
 
 def test_heartbeats_go_out_in_half_the_time_the_peer_allows() -> None:
@@ -615,7 +610,7 @@ def test_a_client_may_close_before_the_server_has_said_a_word() -> None:
     pair.client.start()
     pair.client.close()
     pair.to_server()
-    assert [type(event) for event in pair.server_events] == [Opened, Closed]
+    assert [type(event) for event in pair.server_events] == [Opened, ConnectionClosed]
     assert pair.server.phase is Phase.CLOSED
 
 
@@ -623,10 +618,10 @@ def test_a_close_is_answered_and_tells_its_error() -> None:
     pair = Pair().opened()
     pair.client.close(Error("amqp:connection:forced", "bye"))
     pair.pump()
-    [closed] = pair.take(Closed)
+    [closed] = pair.take(ConnectionClosed)
     assert closed.error == Error("amqp:connection:forced", "bye")
     assert bodies(pair.server_sent)[-1] == Close()
-    assert pair.take_client(Closed) == []
+    assert pair.take_client(ConnectionClosed) == []
 
 
 def test_nothing_is_written_behind_a_close() -> None:
@@ -656,12 +651,17 @@ def test_a_session_begun_behind_a_close_says_nothing() -> None:
 
 def test_what_follows_a_close_is_not_taken_in() -> None:
     events, _ = outcome(hello(Close(), Begin()))
-    assert [type(event) for event in events] == [Opened, Closed]
+    assert [type(event) for event in events] == [Opened, ConnectionClosed]
 
 
 def test_events_before_a_breach_are_told_before_it() -> None:
     events, _ = outcome(hello(Begin(), SENDS) + b"\xff" * 8)
-    assert [type(event) for event in events] == [Opened, SessionBegun, LinkAttached, Closed]
+    assert [type(event) for event in events] == [
+        Opened,
+        SessionBegun,
+        LinkAttached,
+        ConnectionClosed,
+    ]
 
 
 def test_an_owner_that_closes_amid_the_events_gets_no_more_of_them() -> None:

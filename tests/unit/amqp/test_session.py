@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from tests.unit.amqp.pair import Pair, bodies, frames, of_kind, raw_frame
 
-from twinbus.amqp.connection import Phase
 from twinbus.amqp.incoming import (
     Confirmation,
     Delivery,
@@ -17,6 +16,8 @@ from twinbus.amqp.incoming import (
     SessionEnded,
     Settlement,
 )
+from twinbus.amqp.lifecycle import LinkState, Phase
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.performatives import (
     ACCEPTED,
     RELEASED,
@@ -34,7 +35,7 @@ from twinbus.amqp.performatives import (
     Transfer,
     encode_transfer,
 )
-from twinbus.amqp.session import RECEIVER, SENDER, WINDOW, Link, LinkState
+from twinbus.amqp.session import WINDOW
 from twinbus.amqp.types import Symbol
 from twinbus.budget import MAX_UNFINISHED
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from harness.conversations import NOW, Conversation
 
-from twinbus.amqp.session import RECEIVER, SENDER
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER
 from twinbus.broker.fault_kinds import ANY_FRAGMENT, FRAGMENTS, KINDS, Act, Faults, fragment_of
 from twinbus.broker.refusals import ArgumentError
 

@@ -21,6 +21,7 @@ from harness.raw import sas_token
 from twinbus.amqp.batches import BATCH_FORMAT
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.incoming import Confirmation, Delivery, Event, LinkDetached, Settlement
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import (
     Message,
     Properties,
@@ -28,7 +29,6 @@ from twinbus.amqp.message import (
     with_application_properties,
 )
 from twinbus.amqp.performatives import ACCEPTED, Error, Rejected, Source, Target
-from twinbus.amqp.session import RECEIVER, SENDER, Link
 from twinbus.amqp.types import Int, Symbol, Timestamp, encode
 from twinbus.auth.access_rules import ROOT_RULE, root_rule
 from twinbus.broker import refusals
