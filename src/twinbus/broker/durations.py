@@ -1,4 +1,8 @@
-"""Times and time spans as ISO 8601 text, the way Service Bus writes them."""
+"""Times and time spans as ISO 8601 text, the way Service Bus writes them.
+
+Our own, because a library would leave the most of it: .NET's idea of a year, a month and for ever,
+a sentence for what is refused, and a limit on digits.
+"""
 
 from __future__ import annotations
 
