@@ -79,7 +79,7 @@ def admin_app(
     namespace: Namespace, clock: Callable[[], int], pages: Mapping[str, Page] | None = None
 ) -> Router:
     """The app that serves one namespace. ``clock`` gives the time in milliseconds."""
-    # No routes: Starlette's patterns stop at a line break, and answer for themselves then.
+    # No routes: Starlette's do not match a path with a line break, and would answer it themselves.
     return Router(default=_Admin(namespace, clock, pages or {}), redirect_slashes=False)
 
 
@@ -182,7 +182,7 @@ class _Admin:
     async def _serve(self, request: Request) -> Response:
         address = Resource.of(request.scope["path"])
         page = self._pages.get(address.path)
-        # Every SDK names a version of the API, so that an entity may have a page's name.
+        # SDKs name a version of the API and are given the entity, which may be called as a page is.
         if page is not None and "api-version" not in request.query_params:
             self._admit(request, address)
             return await page(request)
@@ -194,12 +194,12 @@ class _Admin:
             return self._health()
         trouble = self._namespace.trouble
         if trouble is not None:
-            await trouble.hold(address.full)
+            await trouble.before_managing(address.full)
         response = await self._manage(request, address)
         if self._namespace.books is not None:
             self._namespace.books.managed(address.full)
         if trouble is not None:
-            await trouble.withhold(address.full)
+            await trouble.before_answering(address.full)
         return response
 
     def _health(self) -> Response:

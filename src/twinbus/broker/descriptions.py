@@ -229,7 +229,7 @@ def from_json(kind: type[D], text: str) -> D:
 
 
 def dead_letter_side(description: QueueDescription | SubscriptionDescription) -> QueueDescription:
-    """How an entity's dead-letter queue behaves: no sessions, no expiry, no second death."""
+    """How an entity's dead-letter queue behaves: no sessions, no expiry, no dead letters."""
     return replace(
         QueueDescription(),
         lock_duration=description.lock_duration,

@@ -141,7 +141,7 @@ class Client:
         return self._links.get(link)
 
     def pass_over(self, event: Delivery) -> None:
-        """Nothing comes of a delivery, but it has used up credit that others need."""
+        """A fault drops this delivery: grant its credit anew, or the link would run out of it."""
         most = SEND_CREDIT if isinstance(self._links.get(event.link), Producer) else REQUEST_CREDIT
         if event.link.credit < most // 2:
             event.link.grant(most)
@@ -202,7 +202,8 @@ class Client:
         self._links.clear()
         for context in contexts:
             if isinstance(context, Receiver):
-                # The others have to be let go as well, or they would be delivered to for ever.
+                # One that fails must not keep the others from closing: a receiver that is not
+                # closed would be delivered to for ever.
                 self.namespace.health.attempt("goodbye", context.path, context.close, now_ms)
         self.namespace.pump(now_ms)
 
@@ -402,7 +403,7 @@ class Client:
                 self._on_message(context, event)
             elif isinstance(context, RequestLink):
                 self._on_request(context, event)
-                # Not each time: clients read one frame a turn, and their turns are slow.
+                # Seldom, and then much: a client may read one frame in each turn of a slow loop.
                 if link.credit < REQUEST_CREDIT // 2:
                     link.grant(REQUEST_CREDIT)
         except RefusalError as error:

@@ -453,7 +453,7 @@ class Directory:
     def _delist(self, entity: Entity) -> None:
         key = entity.path.lower()
         if self._entities.get(key) is not entity:
-            return  # its own deletion and its topic's met on the way
+            return  # it was deleted, and so was its topic: this is the second of the two
         del self._entities[key]
         for queue in entity.queues:
             self._queues.pop(queue.entity, None)

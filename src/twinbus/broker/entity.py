@@ -59,14 +59,14 @@ class Entity:
     transfer_dead_letters: Queue
     parent: Entity | None = None
     topic: Topic | None = None
-    deletions: int = 0  # on the way to the disk or there: one of it, one of its topic
+    deletions: int = 0  # asked for and not refused: its own, and its topic's
 
     # What every send asks, worked out once.
     may_send: bool = field(init=False)
     max_bytes: int = field(init=False)
     detects_duplicates: bool = field(init=False)
     needs_session: bool = field(init=False)
-    is_plain: bool = field(init=False)  # a queue that keeps what it gets as it gets it
+    is_plain: bool = field(init=False)  # a queue that stores messages just as they are sent
 
     def __post_init__(self) -> None:
         self.describe(self.description)

@@ -180,8 +180,9 @@ class ActiveFault:
     began_ms: int
     ends_ms: int
     settings: dict[str, Any]
-    again_ms: int = 0  # when what it does is done again
-    _credits: dict[Fragment, tuple[float, int]] = field(default_factory=dict)  # and since when
+    again_ms: int = 0  # when it strikes again, if it does that
+    # What was left of each fragment's credits, and when that was.
+    _credits: dict[Fragment, tuple[float, int]] = field(default_factory=dict)
 
     def covers(self, path: str) -> bool:
         """Whether it concerns this path: its entity, or what lies in it."""

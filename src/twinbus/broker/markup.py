@@ -3,8 +3,8 @@
 What is read is trusted less than what is written. A document type is refused before the parser sees
 the text, so no entity is ever expanded.
 
-Reading is the standard library's; writing is our own, because its tree takes more than twice as long
-for a page of a hundred entities, and writes characters that no XML may have.
+Reading is the standard library's. Writing is our own, because its tree takes more than twice as
+long for a page of entities, and writes characters that no XML may have.
 """
 
 from __future__ import annotations

@@ -81,10 +81,10 @@ class Trouble(Protocol):
     def admit(self, path: str, operation: str, claim: Claim, answer: Answer) -> Answer:
         """A request to an entity's ``$management``: raise, or tell where the answer goes."""
 
-    async def hold(self, path: str) -> None:
+    async def before_managing(self, path: str) -> None:
         """A management request over HTTP: raise, or wait, before it is done."""
 
-    async def withhold(self, path: str) -> None:
+    async def before_answering(self, path: str) -> None:
         """It is done: wait before it is answered."""
 
     def commit_delay_s(self) -> float:

@@ -408,7 +408,7 @@ class RuleIndex:
             if not anchors:
                 continue  # and the application's properties need not be decoded
             names = message.system if scope == "system" else message.folded
-            # Both sides may be the long one: many filters, or many properties.
+            # Go over the shorter: there may be many filters, or a message of many properties.
             for name in anchors if len(anchors) < len(names) else names:
                 if name in anchors and name in names:
                     for shape, table in anchors[name].items():

@@ -164,7 +164,7 @@ class Trouble:
         return self._faults.refusal(act, path, cost, self._host.clock(), fragment)
 
     def _fragment(self, path: str, payloads: Sequence[bytes]) -> Fragment:
-        """Of these messages; a batch goes where its first message goes."""
+        """Where these messages are kept; a batch goes where its first message goes."""
         if not self._is_partitioned(path):
             return None
         if not payloads:
@@ -241,7 +241,7 @@ class Trouble:
         return None
 
     def _refusal_of_node(self, path: str) -> TroubledError | None:
-        """Of the links for requests: each request is looked at by itself, if it can be made."""
+        """A link for requests is refused if nobody gets through; else its requests are."""
         found = self._faults.find("unreachable", path) or self._faults.find("node-restart", path)
         return None if found is None else found.error(path)
 
@@ -310,13 +310,13 @@ class Trouble:
         lost = self._faults.find("answers-lost", path)
         return answer if lost is None else _unheard
 
-    async def hold(self, path: str) -> None:
+    async def before_managing(self, path: str) -> None:
         await self._outlast("no-answer", path)
         error = self._refusal(Act.MANAGE, path, MANAGEMENT_COST)
         if error is not None:
             raise error
 
-    async def withhold(self, path: str) -> None:
+    async def before_answering(self, path: str) -> None:
         await self._outlast("answers-lost", path)
 
     async def _outlast(self, kind: str, path: str) -> None:

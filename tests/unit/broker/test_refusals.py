@@ -102,7 +102,7 @@ class Fault:
     def admit(self, *_: Any) -> Any:
         raise self._error
 
-    async def hold(self, path: str) -> None:
+    async def before_managing(self, path: str) -> None:
         raise self._error
 
 
