@@ -20,7 +20,7 @@ from twinbus.auth.signature import Key
 from twinbus.dashboard import app
 from twinbus.dashboard import asking as watch
 from twinbus.dashboard.app import Dashboard
-from twinbus.dashboard.asking import NamespaceAddress
+from twinbus.dashboard.asking import AskedAt
 
 GOOD = """\
 # TYPE twinbus_active_messages gauge
@@ -178,7 +178,7 @@ async def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     for each in namespaces.values():
         await each.start()
     addresses = [
-        NamespaceAddress(role, Key(f"localhost:{each.port}", "root", "key", plain=True))
+        AskedAt(role, Key(f"localhost:{each.port}", "root", "key", plain=True))
         for role, each in namespaces.items()
     ]
     dashboard = Dashboard(addresses[0], addresses[1], tmp_path, read_tier("standard"))

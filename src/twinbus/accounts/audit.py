@@ -20,7 +20,7 @@ each. ``docs/costs.md`` says what this does not promise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -380,14 +380,6 @@ def as_dict(audit: Audit) -> dict[str, Any]:
         **{each.value: audit.counts[each] for each in MessageVerdict},
         "clock_skew_at_least_s": round(audit.skew_s, 3),
         "windows": audit.windows.to_pylist(),
-        "outages": [
-            {
-                "entity": each.entity,
-                "began": each.began,
-                "ended": each.ended,
-                "clients": each.clients,
-            }
-            for each in audit.outages
-        ],
+        "outages": [asdict(each) for each in audit.outages],
         "questionable": audit.questionable.to_pylist(),
     }

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from twinbus.accounts.attribution import KEYS, SUMS
 from twinbus.errors import TwinbusError
 
 if TYPE_CHECKING:
@@ -289,17 +290,7 @@ def bill_page(document: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
         for cause, each in document["by_cause"].items()
     ]
     currency = document["currency"]
-    columns = (
-        "day",
-        "namespace",
-        "entity",
-        "operation",
-        "cause",
-        "count",
-        "bytes",
-        "units",
-        "cost",
-    )
+    columns = (*KEYS, *SUMS, "cost")
     return page(
         "What the pair cost",
         f"{document['tier'].capitalize()} tier, {', '.join(document['months'])}, in {currency}.",

@@ -83,12 +83,10 @@ def dashboard(
     def make() -> ASGIApp:
         from twinbus.accounts.prices import read_tier
         from twinbus.dashboard.app import Dashboard, dashboard_app
-        from twinbus.dashboard.asking import NamespaceAddress
+        from twinbus.dashboard.asking import AskedAt
         from twinbus.dashboard.login import Login
 
-        made = Dashboard(
-            NamespaceAddress(*first), NamespaceAddress(*second), folder, read_tier(tier, prices)
-        )
+        made = Dashboard(AskedAt(*first), AskedAt(*second), folder, read_tier(tier, prices))
         return dashboard_app(made, Login(bound, token))
 
     serve(sock, make)
@@ -107,7 +105,7 @@ def _listening(port: int) -> socket:
 def _asked(
     role: str, text: str, admin: str | None, certificate: Path | None
 ) -> tuple[str, Key, str, Path | None]:
-    """What an ``NamespaceAddress`` is made of."""
+    """What an ``AskedAt`` is made of."""
     if not text:
         variable = f"TWINBUS_{role.upper()}"
         refuse(f"which {role}? Give --{role}, set {variable}, or start a pair: `twinbus up`")

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twinbus.accounts.prices import Tier
-from twinbus.dashboard.asking import NamespaceAddress, NotDoneError, Watched
+from twinbus.dashboard.asking import AskedAt, NotDoneError, Watched
 from twinbus.dashboard.chronicle import Chronicle
 from twinbus.dashboard.follower import LedgerFollower
 from twinbus.dashboard.login import HEADERS, Decision, Login, RequestFacts
@@ -54,11 +54,7 @@ class Dashboard:
     """What is known, brought up to date once a second."""
 
     def __init__(
-        self,
-        primary: NamespaceAddress,
-        secondary: NamespaceAddress,
-        ledger: Path | None,
-        tier: Tier,
+        self, primary: AskedAt, secondary: AskedAt, ledger: Path | None, tier: Tier
     ) -> None:
         self.watched = {each.role: Watched(each) for each in (primary, secondary)}
         self.health = Health(log)
@@ -68,7 +64,7 @@ class Dashboard:
         self._tier = tier
         self._bill: Document | None = None
         self._read_at = 0.0
-        self.session: aiohttp.ClientSession | None = None
+        self.session: aiohttp.ClientSession  # while it is running
 
     @asynccontextmanager
     async def running(self, app: Starlette) -> AsyncIterator[None]:
@@ -84,7 +80,6 @@ class Dashboard:
                         await job
 
     async def _watch(self) -> None:
-        assert self.session is not None
         while True:
             began = time.monotonic()
             await asyncio.gather(*(self.look(each) for each in self.watched.values()))
@@ -93,7 +88,6 @@ class Dashboard:
             await asyncio.sleep(max(0.05, EVERY_S - (time.monotonic() - began)))
 
     async def look(self, watched: Watched) -> None:
-        assert self.session is not None
         role = watched.address.role
         await self.health.attempt_soon("watching", role, watched.look(self.session))
 
@@ -121,7 +115,7 @@ class Dashboard:
             self.rates,
             self._bill,
             LedgerState(self.ledger.problem, self._read_at, self.ledger.torn),
-            [failure.as_json() for failure in self.health.failures],
+            [each.as_json() for each in self.health.failures],
         )
 
 
@@ -163,7 +157,6 @@ class _Pages:
 
     async def start_fault(self, request: Request) -> Response:
         async def start(watched: Watched, asked: Document) -> None:
-            assert self._dashboard.session is not None
             wanted = {name: asked.get(name) for name in ("kind", "entity", "seconds")}
             await watched.start_fault(self._dashboard.session, wanted)
 
@@ -171,11 +164,9 @@ class _Pages:
 
     async def clear_fault(self, request: Request) -> Response:
         async def clear(watched: Watched, asked: Document) -> None:
-            assert self._dashboard.session is not None
             fault_id = asked.get("id")
-            await watched.clear_fault(
-                self._dashboard.session, fault_id if isinstance(fault_id, int) else None
-            )
+            known = fault_id if isinstance(fault_id, int) else None
+            await watched.clear_fault(self._dashboard.session, known)
 
         return await self._changed(request, clear)
 
@@ -184,7 +175,6 @@ class _Pages:
         watched = self._dashboard.watched.get(str((asked or {}).get("namespace")))
         if asked is None or watched is None:
             return _refused(400, "Say in JSON which namespace, as primary.")
-        assert self._dashboard.session is not None
         try:
             await change(watched, asked)
             await self._dashboard.look(watched)

@@ -42,7 +42,7 @@ class NotDoneError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceAddress:
+class AskedAt:
     """A namespace, and how it is asked. ``admin`` answers also while its port is closed."""
 
     role: str
@@ -68,7 +68,7 @@ class FaultsShown:
 class Watched:
     """One namespace: the last that it said, and since when it does or does not answer."""
 
-    def __init__(self, address: NamespaceAddress) -> None:
+    def __init__(self, address: AskedAt) -> None:
         self.address = address
         self.reading: Reading | None = None
         self.state = UNKNOWN

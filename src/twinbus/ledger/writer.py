@@ -166,11 +166,12 @@ class Ledger:
             with self._mutex:
                 rows, self._rows = self._rows, []
             days = by_day(rows)
-            self._drop(days.pop("", []))
+            # Those of a time that no calendar has would be in the way of all others, for ever.
+            self._let_go(days.pop("", []), written=False)
             try:
                 for day in list(days):
-                    self._write(day, days[day])
-                    self._done(days.pop(day))
+                    written = self._write(day, days[day])
+                    self._let_go(days.pop(day), written=written)
             except Exception as error:  # noqa: BLE001  whatever the store's library raises
                 self._keep([row for of_day in days.values() for row in of_day], error)
                 return False
@@ -180,20 +181,18 @@ class Ledger:
             self._say_dropped()
             return True
 
-    def _write(self, day: str, rows: list[Row]) -> None:
+    def _write(self, day: str, rows: list[Row]) -> bool:
         try:
             content = to_parquet(rows, self.client, self.kept_by)
-        except Exception:  # such rows would be in the way of all others, for ever
+        except Exception:  # such rows, too, would be in the way
             _LOGGER.exception("%d records for the ledger are not of its types", len(rows))
-            with self._mutex:
-                self._dropped += len(rows)
-                self._written -= len(rows)
-            return
+            return False
         if not self._files:
             self._store.mark()
         self._store.put(f"day={day}/{self._name(day)}", content)
         del self._names[day]
         self._files += 1
+        return True
 
     def _name(self, day: str) -> str:
         """The next file's. One that a store took without saying so is written again, and must keep
@@ -201,16 +200,11 @@ class Ledger:
         unique = f"{_file_name(self.client)}-{self._files:08d}-{uuid4().hex}.parquet"
         return self._names.setdefault(day, unique)
 
-    def _done(self, rows: list[Row]) -> None:
+    def _let_go(self, rows: list[Row], *, written: bool) -> None:
         with self._mutex:
             self._weight -= sum(1 + len(row[_IDS]) for row in rows)
-            self._written += len(rows)
-
-    def _drop(self, rows: list[Row]) -> None:
-        """Those of a time that no calendar has would be in the way of all others, for ever."""
-        with self._mutex:
-            self._dropped += len(rows)
-            self._weight -= sum(1 + len(row[_IDS]) for row in rows)
+            self._written += len(rows) if written else 0
+            self._dropped += 0 if written else len(rows)
 
     def _keep(self, rows: list[Row], error: Exception) -> None:
         with self._mutex:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,13 +33,7 @@ class Waiting:
     oldest: datetime | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "queue": self.queue,
-            "destination": self.destination,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "oldest": self.oldest.isoformat() if self.oldest else None,
-        }
+        return {**asdict(self), "oldest": self.oldest.isoformat() if self.oldest else None}
 
 
 def look(

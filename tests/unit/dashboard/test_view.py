@@ -7,7 +7,7 @@ import pytest
 from tests.unit.pipeline.ledgers import BACKLOG, PRIMARY, Book, at
 
 from twinbus.auth.signature import Key
-from twinbus.dashboard.asking import DOWN, UNREADABLE, UP, NamespaceAddress, Watched
+from twinbus.dashboard.asking import DOWN, UNREADABLE, UP, AskedAt, Watched
 from twinbus.dashboard.chronicle import Chronicle
 from twinbus.dashboard.follower import LedgerFollower
 from twinbus.dashboard.rates import Rates
@@ -29,7 +29,7 @@ class Scene:
         self.waits(0)
 
     def _watched(self, role: str, host: str) -> Watched:
-        return Watched(NamespaceAddress(role, Key(host, "root", "secret-key", plain=True)))
+        return Watched(AskedAt(role, Key(host, "root", "secret-key", plain=True)))
 
     def waits(self, messages: int) -> None:
         numbers = {"active_messages": float(messages)}
