@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from urllib.parse import quote_plus
 
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.decoding import decode_plain
 from twinbus.amqp.incoming import (
     Confirmation,
     ConnectionClosed,
@@ -33,7 +34,7 @@ from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import Properties, with_application_properties
 from twinbus.amqp.performatives import ACCEPTED, Accepted, Source, Target, encode_disposition
 from twinbus.amqp.session import TRANSFER_OVERHEAD
-from twinbus.amqp.types import compound, decode_plain, encode, encode_uint
+from twinbus.amqp.types import compound, encode, encode_uint
 
 # RabbitMQ lets go of who says nothing for a minute.
 SIGN_OF_LIFE_S = 10

@@ -38,7 +38,6 @@ STILL_DOUBLE = {
     "Carrier",
     "Client",
     "Clock",
-    "Closed",
     "Connection",
     "Count",
     "Delivery",
@@ -73,8 +72,6 @@ STILL_DOUBLE = {
     "Waiting",
 }
 STILL_LONG: set[str] = {
-    "amqp/session.py",
-    "amqp/types.py",
     "broker/namespace.py",
     "broker/queue.py",
 }

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.unit.amqp.test_types import KEYS, PRIMITIVES
 
 from twinbus import EnvelopeError, envelope
+from twinbus.amqp.decoding import decode
 from twinbus.amqp.message import Message, Properties, application_properties
 from twinbus.amqp.sections import Sections
 from twinbus.amqp.types import (
@@ -29,7 +30,6 @@ from twinbus.amqp.types import (
     UByte,
     UInt,
     ULong,
-    decode,
     encode,
     encode_list,
     encode_map,

@@ -20,6 +20,7 @@ import pytest
 from tests.unit.amqp.pair import Pair, frames, of_kind, raw_frame
 
 from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER, Connection
+from twinbus.amqp.decoding import decode
 from twinbus.amqp.incoming import (
     Confirmation,
     ConnectionClosed,
@@ -49,7 +50,7 @@ from twinbus.amqp.performatives import (
     Source,
     Target,
 )
-from twinbus.amqp.types import Array, CodecError, Described, Symbol, UInt, ULong, decode, encode
+from twinbus.amqp.types import Array, CodecError, Described, Symbol, UInt, ULong, encode
 
 DAMAGED_INPUTS = 16_000  # a client's stream, damaged
 ANSWER_INPUTS = 4_000  # a server's stream, damaged, against a client

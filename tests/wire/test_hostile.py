@@ -31,6 +31,7 @@ from tests.unit.amqp.pair import raw_frame
 from tests.wire.test_fuzz import damaged, pieces
 
 from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER
+from twinbus.amqp.decoding import decode
 from twinbus.amqp.incoming import Delivery, Event, LinkAttached, LinkDetached, Settlement
 from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.amqp.message import (
@@ -57,7 +58,7 @@ from twinbus.amqp.performatives import (
     Target,
     Transfer,
 )
-from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, decode, encode
+from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, encode
 
 FUZZED_STREAMS = 2_000
 SEED = int(os.environ.get("TWINBUS_FUZZ_SEED", "20260728"))

@@ -13,6 +13,7 @@ from harness.brokers import BrokerProcess
 from harness.raw import Raw, kilobyte_message
 from tests.integration.administrators import ask
 
+from twinbus.amqp.decoding import decode
 from twinbus.amqp.incoming import (
     Confirmation,
     ConnectionClosed,
@@ -43,16 +44,7 @@ from twinbus.amqp.performatives import (
 )
 from twinbus.amqp.sections import body_value
 from twinbus.amqp.session import Session
-from twinbus.amqp.types import (
-    Array,
-    Described,
-    Int,
-    Symbol,
-    Timestamp,
-    ULong,
-    decode,
-    encode,
-)
+from twinbus.amqp.types import Array, Described, Int, Symbol, Timestamp, ULong, encode
 
 QUEUES: dict[str, dict[str, Any]] = {
     **{f"channel-{n}": {} for n in range(20)},

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
+from twinbus.amqp.decoding import decode, decode_plain, skip
 from twinbus.amqp.incoming import ConnectionClosed, Event, Opened, SessionBegun, SessionEnded
 from twinbus.amqp.lifecycle import ConnectionLife, Phase, PhaseStep
 from twinbus.amqp.link_endpoint import SessionError
@@ -28,7 +29,7 @@ from twinbus.amqp.performatives import (
     SaslOutcome,
 )
 from twinbus.amqp.session import Session
-from twinbus.amqp.types import Array, CodecError, Symbol, decode, decode_plain, skip
+from twinbus.amqp.types import Array, CodecError, Symbol
 from twinbus.budget import Budget
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"

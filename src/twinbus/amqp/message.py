@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import UUID
 
+from twinbus.amqp.decoding import decode_foreign, decode_plain, ends_simple_map, skip
 from twinbus.amqp.sections import (
     ANNOTATIONS,
     APPLICATION,
@@ -38,15 +39,11 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
     compound,
-    decode_foreign,
-    decode_plain,
     encode,
     encode_binary,
     encode_boolean,
     encode_map,
     encode_uint,
-    ends_simple_map,
-    skip,
 )
 
 _REPEATED = frozenset((DATA, SEQUENCE))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from twinbus.amqp.decoding import register_composite
 from twinbus.amqp.types import (
     NULL,
     CodecError,
@@ -25,7 +26,6 @@ from twinbus.amqp.types import (
     encode_symbol,
     encode_uint,
     encode_ulong,
-    register_composite,
     register_encoder,
 )
 

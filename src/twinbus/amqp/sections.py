@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from twinbus.amqp.types import CodecError, Symbol, decode, decode_foreign, encode, skip
+from twinbus.amqp.decoding import decode, decode_foreign, skip
+from twinbus.amqp.types import CodecError, Symbol, encode
 
 HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS = 0x70, 0x71, 0x72
 PROPERTIES, APPLICATION, DATA, SEQUENCE, VALUE, FOOTER = 0x73, 0x74, 0x75, 0x76, 0x77, 0x78

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from twinbus.amqp.connection import AMQP_HEADER, SASL_HEADER, Connection
+from twinbus.amqp.decoding import decode
 from twinbus.amqp.incoming import Event, LinkAttached, SessionBegun
 from twinbus.amqp.link_endpoint import SENDER, Link
 from twinbus.amqp.performatives import Source, Target
 from twinbus.amqp.session import Session
-from twinbus.amqp.types import decode
 
 E = TypeVar("E")
 

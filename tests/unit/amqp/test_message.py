@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from twinbus.amqp.decoding import decode_all
 from twinbus.amqp.message import (
     Message,
     Properties,
@@ -29,7 +30,6 @@ from twinbus.amqp.types import (
     UByte,
     UInt,
     ULong,
-    decode_all,
     encode,
     encode_list,
     encode_map,

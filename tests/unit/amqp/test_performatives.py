@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twinbus.amqp.decoding import decode_all, decode_plain
 from twinbus.amqp.performatives import (
     ACCEPTED,
     RELEASED,
@@ -35,18 +36,7 @@ from twinbus.amqp.performatives import (
     encode_disposition,
     encode_transfer,
 )
-from twinbus.amqp.types import (
-    Array,
-    CodecError,
-    Described,
-    Symbol,
-    UInt,
-    ULong,
-    compound,
-    decode_all,
-    decode_plain,
-    encode,
-)
+from twinbus.amqp.types import Array, CodecError, Described, Symbol, UInt, ULong, compound, encode
 
 SYMBOLS = Array([Symbol("one"), Symbol("two")], 0xA3)
 MAP = {Symbol("key"): "value"}

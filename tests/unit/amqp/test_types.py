@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from twinbus.amqp.decoding import MAX_DEPTH, decode, decode_all, decode_plain, skip
 from twinbus.amqp.performatives import Accepted, Composite
 from twinbus.amqp.types import (
-    MAX_DEPTH,
     Array,
     Byte,
     Char,
@@ -30,11 +30,7 @@ from twinbus.amqp.types import (
     UInt,
     ULong,
     UShort,
-    decode,
-    decode_all,
-    decode_plain,
     encode,
-    skip,
 )
 
 RUNS = settings(

@@ -20,6 +20,7 @@ import pytest
 from tests.unit.broker.test_admission import DATA, GOOD_MAPS, UNREADABLE_MAPS, Yard, section
 from tests.unit.broker.test_queue import Answer, Taker
 
+from twinbus.amqp.decoding import decode_foreign, ends_simple_map
 from twinbus.amqp.message import (
     Message,
     Properties,
@@ -40,10 +41,8 @@ from twinbus.amqp.types import (
     UByte,
     UInt,
     ULong,
-    decode_foreign,
     encode,
     encode_map,
-    ends_simple_map,
 )
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import QueueDescription, TopicDescription
