@@ -23,7 +23,8 @@ from tests.integration.administrators import (
 )
 from tests.worlds import World, receive_some
 
-from twinbus.broker.config import ConfigError, read_toml
+from twinbus.broker.config import ConfigError
+from twinbus.broker.document import read_toml
 from twinbus.broker.emulator import read_emulator
 
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))

@@ -1,41 +1,19 @@
 """The configuration file of Microsoft's emulator, so that people can bring theirs along.
 
-Its settings have other names than ours and one form more: a rule says its filter's type. What it
-says about ports is nothing; those come from the command line.
+It is translated to our own document, whose reader then speaks of it in the words of this file. Its
+settings have other names than ours and one form more: a rule says its filter's type. What it says
+about ports is nothing; those come from the command line.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from twinbus.broker.config import (
-    DEFAULT_ADMIN_PORT,
-    DEFAULT_PORT,
-    ConfigError,
-    NamespaceConfig,
-    Place,
-    SubscriptionConfig,
-    TopicConfig,
-    check_rules,
-    check_together,
-    describe,
-    make_rule,
-    read_text,
-    tables,
-)
-from twinbus.broker.descriptions import (
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-    check_name,
-    check_path,
-)
-from twinbus.broker.refusals import DescriptionError
-from twinbus.broker.rules import Rule
-
-D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
+from twinbus.broker.config import DEFAULT_ADMIN_PORT, DEFAULT_PORT, ConfigError, NamespaceConfig
+from twinbus.broker.document import FilePlace, read_document, read_text
 
 _SETTINGS = {
     "AutoDeleteOnIdle": "auto_delete_on_idle",
@@ -67,6 +45,16 @@ _CORRELATION = {
     "To": "to",
     "Properties": "properties",
 }
+# How the document's keys are spelled in the emulator's file.
+_SPELLING = {
+    "namespace": "Namespaces",
+    "queue": "Queues",
+    "topic": "Topics",
+    "subscription": "Subscriptions",
+    "rule": "Rules",
+    "name": "Name",
+    **{ours: theirs for theirs, ours in (_CORRELATION | _SETTINGS).items()},
+}
 
 
 def read_emulator(
@@ -75,25 +63,24 @@ def read_emulator(
     """The namespaces of an emulator's config.json."""
     text = read_text(path)
     try:
-        document = json.loads(text)
+        found = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{path}, line {error.lineno}: this is not JSON: {error.msg} (column {error.colno})"
         ) from error
-    place = Place(path, text)
-    user = document.get("UserConfig") if isinstance(document, dict) else None
+    place = FilePlace(path, text)
+    user = found.get("UserConfig") if isinstance(found, dict) else None
     if not isinstance(user, dict):
         place.refuse("there is no 'UserConfig'")
-    items = tables(user.get("Namespaces"), "Namespaces", place)
-    if not items:
+    if not user.get("Namespaces"):
         place.refuse("'UserConfig' has no 'Namespaces'")
-    namespaces = []
-    for index, item in enumerate(items):
-        port = _nth(ports, index, DEFAULT_PORT, len(items))
-        admin_port = _nth(admin_ports, index, DEFAULT_ADMIN_PORT, len(items))
-        namespaces.append(_namespace(item, port, admin_port, place))
-    check_together(namespaces)
-    return namespaces
+    namespaces = _each(user["Namespaces"], _namespace, place)
+    if isinstance(namespaces, list):
+        for index, each in enumerate(namespaces):
+            if isinstance(each, dict):
+                each["port"] = _nth(ports, index, DEFAULT_PORT, len(namespaces))
+                each["admin_port"] = _nth(admin_ports, index, DEFAULT_ADMIN_PORT, len(namespaces))
+    return read_document({"namespace": namespaces}, FilePlace(path, text, spelling=_SPELLING))
 
 
 def _nth(given: list[int] | None, index: int, default: int, count: int) -> int:
@@ -104,97 +91,72 @@ def _nth(given: list[int] | None, index: int, default: int, count: int) -> int:
     return given[index]
 
 
-def _namespace(item: dict[str, Any], port: int, admin_port: int, place: Place) -> NamespaceConfig:
-    name = _name(item, "namespace", place)
-    place = place.named(name)
-    try:
-        namespace = NamespaceConfig(name, port, admin_port)
-    except ConfigError as error:
-        place.refuse(error, error)
-    for queue in tables(item.get("Queues"), "Queues", place):
-        path, at = _path(queue, namespace.queues, "queue", place)
-        namespace.queues[path] = _describe(QueueDescription, queue, at)
-    for topic in tables(item.get("Topics"), "Topics", place):
-        path, at = _path(topic, namespace.topics, "topic", place)
-        config = namespace.topics[path] = TopicConfig(_describe(TopicDescription, topic, at))
-        for subscription in tables(topic.get("Subscriptions"), "Subscriptions", at):
-            _subscription(subscription, config, at)
-    try:
-        namespace.check()
-    except ConfigError as error:
-        place.refuse(error, error)
-    return namespace
+def _each(
+    items: Any, translate: Callable[[dict[str, Any], FilePlace], dict[str, Any]], place: FilePlace
+) -> Any:
+    """Each of a list, translated. What is no list of objects stays, for the reader to refuse."""
+    if not isinstance(items, list):
+        return items
+    return [_named(item, translate, place) if isinstance(item, dict) else item for item in items]
 
 
-def _subscription(item: dict[str, Any], topic: TopicConfig, place: Place) -> None:
-    name = _name(item, "subscription", place)
-    place = place.named(name)
-    try:
-        check_name(name, "subscription")
-    except DescriptionError as error:
-        place.refuse(error, error)
-    if name.lower() in {each.lower() for each in topic.subscriptions}:
-        place.refuse(f"the subscription '{name}' is declared twice")
-    config = SubscriptionConfig(_describe(SubscriptionDescription, item, place))
-    config.rules = [_rule(rule, place) for rule in tables(item.get("Rules"), "Rules", place)]
-    check_rules(config.rules, place)
-    topic.subscriptions[name] = config
+def _named(
+    item: dict[str, Any],
+    translate: Callable[[dict[str, Any], FilePlace], dict[str, Any]],
+    place: FilePlace,
+) -> dict[str, Any]:
+    name = item.get("Name")
+    at = place.named(name) if isinstance(name, str) and name else place
+    return {"name": name, **translate(item, at)}
 
 
-def _rule(item: dict[str, Any], place: Place) -> Rule:
-    name = _name(item, "rule", place)
-    place = place.named(name)
+def _namespace(item: dict[str, Any], place: FilePlace) -> dict[str, Any]:
+    return {
+        "queue": _each(item.get("Queues"), _settings, place),
+        "topic": _each(item.get("Topics"), _topic, place),
+    }
+
+
+def _topic(item: dict[str, Any], place: FilePlace) -> dict[str, Any]:
+    subscriptions = _each(item.get("Subscriptions"), _subscription, place)
+    return {**_settings(item, place), "subscription": subscriptions}
+
+
+def _subscription(item: dict[str, Any], place: FilePlace) -> dict[str, Any]:
+    return {**_settings(item, place), "rule": _each(item.get("Rules"), _rule, place)}
+
+
+def _rule(item: dict[str, Any], place: FilePlace) -> dict[str, Any]:
     properties = _object(item, "Properties", place)
-    kind = properties.get("FilterType")
     action = _object(properties, "Action", place).get("SqlExpression")
+    rule = {} if action is None else {"action": action}
+    kind = properties.get("FilterType")
     if kind == "Sql":
         sql = _object(properties, "SqlFilter", place).get("SqlExpression")
         if sql is None:
             place.refuse("the rule's SqlFilter has no 'SqlExpression'")
-        return make_rule(name, sql, None, action, place)
+        return {**rule, "sql": sql}
     if kind != "Correlation":
         place.refuse(f"the rule's FilterType is {kind!r}; it can be 'Sql' or 'Correlation'")
     given = _object(properties, "CorrelationFilter", place)
-    return make_rule(name, None, _renamed(given, _CORRELATION, place), action, place)
+    return {**rule, "correlation": _renamed(given, _CORRELATION, place)}
 
 
-def _describe(kind: type[D], item: dict[str, Any], place: Place) -> D:
+def _settings(item: dict[str, Any], place: FilePlace) -> dict[str, Any]:
     settings = _renamed(_object(item, "Properties", place), _SETTINGS, place)
-    place = place.spelled({ours: theirs for theirs, ours in _SETTINGS.items()})
     # The emulator writes an empty string where nothing is meant.
-    return describe(kind, {name: each for name, each in settings.items() if each != ""}, place)
+    return {name: each for name, each in settings.items() if each != ""}
 
 
-def _renamed(given: dict[str, Any], names: dict[str, str], place: Place) -> dict[str, Any]:
+def _renamed(given: dict[str, Any], names: dict[str, str], place: FilePlace) -> dict[str, Any]:
     for key in given:
         if key not in names:
             place.inside(key).refuse(f"'{key}' is not known; known are {', '.join(sorted(names))}")
     return {names[key]: value for key, value in given.items()}
 
 
-def _object(item: dict[str, Any], key: str, place: Place) -> dict[str, Any]:
+def _object(item: dict[str, Any], key: str, place: FilePlace) -> dict[str, Any]:
     value = item.get(key) or {}
     if not isinstance(value, dict):
         place.inside(key).refuse(f"'{key}' is not an object")
     return dict(value)
-
-
-def _name(item: dict[str, Any], what: str, place: Place) -> str:
-    name = item.get("Name")
-    if not isinstance(name, str) or not name:
-        place.refuse(f"a {what} has no 'Name'")
-    return name
-
-
-def _path(
-    item: dict[str, Any], known: dict[str, Any], what: str, place: Place
-) -> tuple[str, Place]:
-    path = _name(item, what, place)
-    place = place.named(path)
-    try:
-        check_path(path)
-    except DescriptionError as error:
-        place.refuse(error, error)
-    if path in known:
-        place.refuse(f"the {what} '{path}' is declared twice")
-    return path, place

@@ -195,7 +195,8 @@ def _from_file(
     admin_ports: list[int] | None,
     queues: list[str] | None,
 ) -> list[NamespaceConfig]:
-    from twinbus.broker.config import ConfigError, read_toml
+    from twinbus.broker.config import ConfigError
+    from twinbus.broker.document import read_toml
     from twinbus.broker.emulator import read_emulator
 
     if names or queues:

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.broker.config import (
-    ConfigError,
-    NamespaceConfig,
-    Place,
-    check_together,
-    duration,
-    read_toml,
-)
+from twinbus.broker.config import ConfigError, NamespaceConfig, check_together
 from twinbus.broker.descriptions import FOREVER, QueueDescription, Status
+from twinbus.broker.document import FilePlace, duration, read_toml
 
 
 def read(folder: Path, text: str) -> list[NamespaceConfig]:
@@ -132,7 +126,7 @@ def test_namespaces_share_no_port_but_any_number_may_take_any() -> None:
 
 
 def test_durations_are_iso_8601_or_seconds() -> None:
-    place = Place(Path("file"), "")
+    place = FilePlace(Path("file"), "")
     assert duration("PT1M30S", place) == duration(90, place) == timedelta(seconds=90)
     assert duration(0.5, place) == timedelta(milliseconds=500)
     assert duration("P10675199DT2H48M5.4775807S", place) > timedelta(days=10_000_000)
