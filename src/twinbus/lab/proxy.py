@@ -52,7 +52,7 @@ class Conditions:
 class Direction:
     """The bytes that go one way: read here, and written there when their time has come."""
 
-    def __init__(self, connection: Connection, source: Any, target: Any) -> None:
+    def __init__(self, connection: ProxiedConnection, source: Any, target: Any) -> None:
         self._connection = connection
         self._source: asyncio.StreamReader = source
         self._target: asyncio.StreamWriter = target
@@ -113,7 +113,7 @@ class Direction:
         await asyncio.sleep(max(0.0, moment - asyncio.get_running_loop().time()))
 
 
-class Connection:
+class ProxiedConnection:
     """One client's connection, and ours to the far side."""
 
     def __init__(self, proxy: Proxy, client: Any, far: Any) -> None:
@@ -216,7 +216,7 @@ class Proxy:
         self._target = (host, port)
         self._listen = (listen_host, listen_port)
         self._server: asyncio.Server | None = None
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[ProxiedConnection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -291,7 +291,7 @@ class Proxy:
         except (OSError, TimeoutError):
             _reset(writer)
             return
-        connection = Connection(self, (reader, writer), far)
+        connection = ProxiedConnection(self, (reader, writer), far)
         self._connections[connection] = None
         try:
             await connection.run()

@@ -32,19 +32,16 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 import twinbus
-from twinbus.auth.credentials import Secret
-from twinbus.envelope import queue_path
 from twinbus.errors import TwinbusError
-from twinbus.lab.child_sender import BACKLOG_QUEUES, read_journal
+from twinbus.lab.child_sender import read_journal
 from twinbus.lab.faults import FaultClient, FaultError
 from twinbus.lab.folder import work_folder
-from twinbus.lab.namespaces import LocalNamespace, NamespaceError
-from twinbus.lab.plan import KINDS, Trouble, make_plan
+from twinbus.lab.namespaces import LocalNamespace
+from twinbus.lab.plan import KINDS, PlannedTrouble, make_plan
 from twinbus.lab.proxy import Proxy
-from twinbus.lab.timeline import Timeline
-from twinbus.lab.traffic import History, Receivers, create, entities, ids_in
-from twinbus.lab.verdict import Verdict, judge
-from twinbus.operate.waiting import waiting_ids
+from twinbus.lab.rehearsal import Rehearsal, backlog_queues, left_in_backlog, start
+from twinbus.lab.traffic import Receivers, create, entities, ids_in
+from twinbus.lab.verdict import Judgement, judge
 from twinbus.processes import LOOK_S, Child
 
 # How long it may take, when all trouble is over, until everything is home.
@@ -119,20 +116,16 @@ class Kept:
 
 
 @dataclass
-class Soak:
-    """Run once. ``phase``, ``history`` and the rest may be looked at meanwhile."""
+class Soak(Rehearsal):
+    """Trouble that is ``under_way``, by what it befalls."""
 
     options: SoakOptions
-    phase: str = "starting two namespaces"
-    history: History = field(default_factory=History)
-    timeline: Timeline = field(default_factory=Timeline)
-    under_way: dict[str, Trouble] = field(default_factory=dict)
+    under_way: dict[str, PlannedTrouble] = field(default_factory=dict, init=False)
     _turns: dict[str, asyncio.Lock] = field(
         default_factory=lambda: {target: asyncio.Lock() for target in KINDS.values()}
     )
 
     async def run(self) -> dict[str, Any]:
-        """The soak; answers what `--json` prints."""
         plan = make_plan(self.options.seed, self.options.seconds, self.options.kinds)
         async with AsyncExitStack() as stack:
             self._folder = work_folder(stack, self.options.keep, "soak")
@@ -144,27 +137,16 @@ class Soak:
             self._enter("waiting until everything is home")
             left = await self._come_home()
             verdict = await self._judge()
-            self._enter("checking the namespaces' files")
-            namespaces = self._namespaces.values()
-            findings = [line for each in namespaces for line in await each.findings()]
+            findings = await self._findings(self._namespaces.values())
         return self._result(plan, verdict, left, findings)
 
-    def _enter(self, phase: str) -> None:
-        self.phase = phase
-        self.timeline.say(phase)
-
-    # ------------------------------------------------------------ the stage
+    # ------------------------------------------------------------ what is kept running
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._namespaces = {
             name: LocalNamespace(name, self._folder / name) for name in ("primary", "secondary")
         }
-        for namespace in self._namespaces.values():
-            stack.push_async_callback(namespace.kill)
-        try:
-            await asyncio.gather(*(each.start() for each in self._namespaces.values()))
-        except NamespaceError as error:
-            raise SoakError(str(error)) from error
+        await start(stack, *self._namespaces.values())
         self._proxies = {
             name: await stack.enter_async_context(Proxy("127.0.0.1", namespace.port))
             for name, namespace in self._namespaces.items()
@@ -225,15 +207,11 @@ class Soak:
     def _name(self) -> str:
         return f"soak-{self.options.seed}"
 
-    @property
-    def _queues(self) -> list[str]:
-        return [queue_path(self._name, index) for index in range(BACKLOG_QUEUES)]
-
     def _journal(self, index: int) -> Path:
         return self._folder / f"sender-{index}.journal"
 
     async def _start_syphon(self, stack: AsyncExitStack) -> None:
-        queues = [part for queue in self._queues for part in ("--queue", queue)]
+        queues = [part for queue in backlog_queues(self._name) for part in ("--queue", queue)]
         checkpoint = str(self._folder / "checkpoint")
         command = (sys.executable, "-m", "twinbus", "syphon", "--checkpoint", checkpoint, *queues)
         log = self._folder / "syphon.log"
@@ -243,7 +221,7 @@ class Soak:
 
     # ------------------------------------------------------------ trouble
 
-    async def _suffer(self, plan: Sequence[Trouble]) -> None:
+    async def _suffer(self, plan: Sequence[PlannedTrouble]) -> None:
         began = time.monotonic()
         async with asyncio.TaskGroup() as troubles:
             for trouble in plan:
@@ -251,7 +229,7 @@ class Soak:
                 troubles.create_task(self._befall(trouble))
             await asyncio.sleep(max(0.0, began + self.options.seconds - time.monotonic()))
 
-    async def _befall(self, trouble: Trouble) -> None:
+    async def _befall(self, trouble: PlannedTrouble) -> None:
         # What was killed may be longer in coming back than was planned.
         async with self._turns[trouble.target]:
             self.timeline.say(str(trouble))
@@ -261,7 +239,7 @@ class Soak:
             await end()
             del self.under_way[trouble.target]
 
-    async def _begin(self, trouble: Trouble) -> End:
+    async def _begin(self, trouble: PlannedTrouble) -> End:
         """Break it; answers how to mend it."""
         kind, target = trouble.kind, trouble.target
         if target == "network":
@@ -282,7 +260,7 @@ class Soak:
             return _fill_disk(namespace.pid)
         return await self._break(namespace, trouble)
 
-    async def _break(self, namespace: LocalNamespace, trouble: Trouble) -> End:
+    async def _break(self, namespace: LocalNamespace, trouble: PlannedTrouble) -> End:
         """A fault that the broker has of itself, and that ends by itself."""
         kind = "throttling" if trouble.kind.startswith("throttle") else trouble.kind
         client = FaultClient(namespace.connection_string, namespace.admin)
@@ -292,7 +270,7 @@ class Soak:
             raise SoakError(f"{trouble}: {error}") from error
         return _nothing
 
-    def _spoil_network(self, trouble: Trouble) -> End:
+    def _spoil_network(self, trouble: PlannedTrouble) -> End:
         proxy = self._proxies["primary" if trouble.choice < 0.7 else "secondary"]
         if trouble.kind == "slow-network":
             proxy.change(**SLOW)
@@ -304,7 +282,7 @@ class Soak:
             proxy.cut_after(1 + int(trouble.choice * 500))
         return _later(lambda: proxy.change(**MEND))
 
-    def _strike_syphon(self, trouble: Trouble) -> End:
+    def _strike_syphon(self, trouble: PlannedTrouble) -> End:
         if trouble.kind == "kill-driver":
             self._syphon.signal(signal.SIGKILL)
             return _nothing
@@ -351,7 +329,7 @@ class Soak:
                 return {f"{name} ({type(error).__name__})": 1}
         return {f"{name} {path}": count for path, count in found.items()}
 
-    async def _judge(self) -> Verdict:
+    async def _judge(self) -> Judgement:
         attempts = [
             attempt
             for index in range(self.options.senders)
@@ -362,12 +340,9 @@ class Soak:
 
     def _resting(self) -> tuple[list[str], list[str]]:
         """Ids of what is still in a queue, and of what was dead-lettered in the backlog."""
-        waiting: list[str] = []
-        dead: list[str] = []
         try:
-            secondary = Secret(self._namespaces["secondary"].connection_string)
-            for _, message_id, is_dead in waiting_ids(secondary, self._queues):
-                (dead if is_dead else waiting).append(message_id)
+            secondary = self._namespaces["secondary"].connection_string
+            waiting, dead = left_in_backlog(secondary, self._name)
             with self._home() as client:
                 for entity in entities():
                     if not entity.sessions:  # a session is held by who receives from it
@@ -382,8 +357,8 @@ class Soak:
 
     def _result(
         self,
-        plan: Sequence[Trouble],
-        verdict: Verdict,
+        plan: Sequence[PlannedTrouble],
+        verdict: Judgement,
         left: dict[str, int],
         findings: list[str],
     ) -> dict[str, Any]:

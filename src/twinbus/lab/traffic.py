@@ -42,7 +42,7 @@ class EntityError(TwinbusError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entity:
+class Destination:
     """A queue or topic that is sent to, and what is received from."""
 
     path: str
@@ -54,17 +54,17 @@ class Entity:
 SESSIONS: Final = tuple(f"visit-{number}" for number in range(4))
 
 
-def entities(prefix: str = "") -> tuple[Entity, ...]:
+def entities(prefix: str = "") -> tuple[Destination, ...]:
     """One of each kind that can be sent to."""
     return (
-        Entity(f"{prefix}orders"),
-        Entity(f"{prefix}payments"),
-        Entity(f"{prefix}visits", sessions=SESSIONS),
-        Entity(f"{prefix}news", subscription="readers"),
+        Destination(f"{prefix}orders"),
+        Destination(f"{prefix}payments"),
+        Destination(f"{prefix}visits", sessions=SESSIONS),
+        Destination(f"{prefix}news", subscription="readers"),
     )
 
 
-def create(manager: Any, entity: Entity) -> None:
+def create(manager: Any, entity: Destination) -> None:
     """Make it on the primary, unless it is there. Raises EntityError."""
     settings: dict[str, Any] = {"requires_duplicate_detection": True}
     try:
@@ -84,7 +84,7 @@ def create(manager: Any, entity: Entity) -> None:
 
 
 @dataclass
-class History:
+class Observed:
     """What senders and receivers saw."""
 
     attempts: list[Attempt] = field(default_factory=list)
@@ -119,11 +119,16 @@ class History:
         return sum(each.acknowledged and each.id not in seen for each in self.attempts)
 
 
-class Sender:
+class SteadySender:
     """One that sends in a row, to one entity after the other."""
 
     def __init__(
-        self, index: int, entities: Sequence[Entity], history: History, seed: int, number: int = 0
+        self,
+        index: int,
+        entities: Sequence[Destination],
+        history: Observed,
+        seed: int,
+        number: int = 0,
     ) -> None:
         self._index = index
         self._entities = entities
@@ -143,7 +148,7 @@ class Sender:
                 await self._attempt(links[place], self._entities[place])
                 await asyncio.sleep(pause_s)
 
-    async def _attempt(self, link: Any, entity: Entity) -> None:
+    async def _attempt(self, link: Any, entity: Destination) -> None:
         number, self._number = self._number, self._number + 1
         name = f"{self._seed}-{self._index}-{number}"
         session = entity.sessions[self._index % len(entity.sessions)] if entity.sessions else None
@@ -165,10 +170,15 @@ class Senders:
     """So many tasks that share a factory."""
 
     def __init__(
-        self, factory: Any, entities: Sequence[Entity], history: History, seed: int, count: int
+        self,
+        factory: Any,
+        entities: Sequence[Destination],
+        history: Observed,
+        seed: int,
+        count: int,
     ) -> None:
         self._factory = factory
-        self._senders = [Sender(index, entities, history, seed) for index in range(count)]
+        self._senders = [SteadySender(index, entities, history, seed) for index in range(count)]
 
     async def send(self, messages: int, pause_s: float) -> None:
         """All of them send, until so many messages were tried."""
@@ -190,7 +200,10 @@ class Receivers:
     """One task a queue, session or subscription, for as long as the drill lasts."""
 
     def __init__(
-        self, make: Callable[[], ServiceBusClient], entities: Sequence[Entity], history: History
+        self,
+        make: Callable[[], ServiceBusClient],
+        entities: Sequence[Destination],
+        history: Observed,
     ) -> None:
         self._make = make
         self._entities = entities
@@ -213,7 +226,7 @@ class Receivers:
         # Not for ever: one that hangs in the SDK ends when its broker does.
         await asyncio.wait({*self._tasks, *self._listening}, timeout=STOP_S)
 
-    async def _receive(self, entity: Entity, session: str | None) -> None:
+    async def _receive(self, entity: Destination, session: str | None) -> None:
         """Receive until stopped; an outage is a reason to try again, and nothing else.
 
         A link that breaks at the wrong moment can leave the SDK waiting for ever, deaf even to a
@@ -232,7 +245,7 @@ class Receivers:
                 listening.cancel()
             await asyncio.sleep(AGAIN_S)
 
-    async def _listen(self, entity: Entity, session: str | None, pulse: Pulse) -> None:
+    async def _listen(self, entity: Destination, session: str | None, pulse: Pulse) -> None:
         async with self._make() as client, _receiver(client, entity, session) as receiver:
             heard_at = time.monotonic()
             while not self._stopping and time.monotonic() - heard_at < QUIET_S:
@@ -240,7 +253,7 @@ class Receivers:
                     heard_at = time.monotonic()
                 pulse.at = time.monotonic()
 
-    async def _take(self, receiver: Any, entity: Entity) -> int:
+    async def _take(self, receiver: Any, entity: Destination) -> int:
         """How many there were."""
         messages = await receiver.receive_messages(50, max_wait_time=WAIT_S)
         for message in messages:
@@ -253,20 +266,20 @@ class Receivers:
         return len(messages)
 
 
-def _note(listening: asyncio.Task[None], entity: Entity) -> None:
+def _note(listening: asyncio.Task[None], entity: Destination) -> None:
     error = None if listening.cancelled() else listening.exception()
     if error is not None:
         log.debug("receiving from %s failed", entity.path, exc_info=error)
 
 
-def _receiver(client: Any, entity: Entity, session: str | None) -> Any:
+def _receiver(client: Any, entity: Destination, session: str | None) -> Any:
     if entity.subscription is not None:
         return client.get_subscription_receiver(entity.path, entity.subscription)
     settings: dict[str, Any] = {} if session is None else {"session_id": session}
     return client.get_queue_receiver(entity.path, **settings)
 
 
-def ids_in(client: Any, entity: Entity) -> Iterator[str]:
+def ids_in(client: Any, entity: Destination) -> Iterator[str]:
     """What lies in it, with the blocking client. Nothing is locked."""
     with _receiver(client, entity, None) as receiver:
         number = 1

@@ -50,7 +50,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountedIds:
     """How many, and which: the first ``MOST_IDS`` of them."""
 
     count: int = 0
@@ -61,19 +61,19 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """A history in ten counts."""
 
-    attempted: Count
-    acknowledged: Count
-    ok: Count
-    waiting: Count
-    dead_lettered: Count
-    lost: Count
-    duplicated: Count
-    recovered: Count
-    unexpected: Count
-    out_of_order: Count
+    attempted: CountedIds
+    acknowledged: CountedIds
+    ok: CountedIds
+    waiting: CountedIds
+    dead_lettered: CountedIds
+    lost: CountedIds
+    duplicated: CountedIds
+    recovered: CountedIds
+    unexpected: CountedIds
+    out_of_order: CountedIds
 
     @property
     def holds(self) -> bool:
@@ -95,7 +95,7 @@ class Verdict:
         return ", ".join(f"{getattr(self, each.name).count} {_word(each.name)}" for each in _COUNTS)
 
 
-_COUNTS: Final = fields(Verdict)
+_COUNTS: Final = fields(Judgement)
 _FAULTS: Final = ("lost", "duplicated", "recovered", "unexpected", "out_of_order")
 
 
@@ -104,7 +104,7 @@ def judge(
     delivered: Iterable[Receipt],
     waiting: Iterable[str],
     dead: Iterable[str],
-) -> Verdict:
+) -> Judgement:
     """Deliveries come in the order in which they were received; ``waiting`` and ``dead`` are ids.
 
     An id that was attempted several times is one message: acknowledged if one attempt was, and as
@@ -118,7 +118,7 @@ def judge(
     rests = {id_: None for id_ in waiting if id_ in attempts and id_ not in seen}
     buried = {id_: None for id_ in dead if id_ in attempts and id_ not in seen and id_ not in rests}
     firsts, again = _told_apart(delivered)
-    return Verdict(
+    return Judgement(
         attempted=_count(attempts),
         acknowledged=_count(acknowledged),
         ok=_count(id_ for id_ in seen if id_ in attempts),
@@ -178,9 +178,9 @@ def _late(firsts: Iterable[Receipt], attempts: dict[str, Attempt]) -> Iterable[s
             highest[key] = attempt.number
 
 
-def _count(ids: Iterable[str]) -> Count:
+def _count(ids: Iterable[str]) -> CountedIds:
     ids = list(ids)
-    return Count(len(ids), tuple(ids[:MOST_IDS]))
+    return CountedIds(len(ids), tuple(ids[:MOST_IDS]))
 
 
 def _word(name: str) -> str:

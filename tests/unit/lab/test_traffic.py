@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from twinbus.lab.child_sender import Journal, read_journal
-from twinbus.lab.traffic import History
+from twinbus.lab.traffic import Observed
 from twinbus.lab.verdict import Attempt, Receipt
 
 ATTEMPT = Attempt("1-0-7", "orders", "sender 0", 7, acknowledged=False)
@@ -14,7 +14,7 @@ RECEIPT = Receipt("1-0-7", "orders", "sender 0")
 
 
 def test_a_message_that_comes_again_before_it_was_settled_is_no_duplicate() -> None:
-    history = History()
+    history = Observed()
     history.received(RECEIPT)  # and the answer to its settling is lost
     history.received(RECEIPT)
     history.settled(RECEIPT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from twinbus.lab.verdict import MOST_IDS, Attempt, Receipt, Verdict, judge
+from twinbus.lab.verdict import MOST_IDS, Attempt, Judgement, Receipt, judge
 
 
 def sent(id_: str, number: int = 0, *, acknowledged: bool = True) -> Attempt:
@@ -15,7 +15,7 @@ def got(id_: str, entity: str = "orders", session: str | None = "s") -> Receipt:
     return Receipt(id_, entity, session)
 
 
-def of(*delivered: str, attempts: list[Attempt]) -> Verdict:
+def of(*delivered: str, attempts: list[Attempt]) -> Judgement:
     return judge(attempts, [got(each) for each in delivered], [], [])
 
 

@@ -17,7 +17,7 @@ from twinbus.lab.simulation.letter import Letter, id_of
 from twinbus.lab.simulation.node import HandedOut, Node
 from twinbus.lab.simulation.seed import Plan
 from twinbus.lab.simulation.topology import DETECTING, SUBSCRIPTIONS
-from twinbus.lab.verdict import Attempt, Receipt, Verdict, judge
+from twinbus.lab.verdict import Attempt, Judgement, Receipt, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class History:
 
     # ------------------------------------------------------------ what came of it
 
-    def judge(self, nodes: Iterable[Node]) -> Verdict:
+    def judge(self, nodes: Iterable[Node]) -> Judgement:
         """Ask the checker, and note every promise that was not kept."""
         nodes = [node for node in nodes if node.is_up]
         attempts = [copy for each in self._attempts for copy in _copies(*each)]

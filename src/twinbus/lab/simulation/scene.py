@@ -66,7 +66,7 @@ from twinbus.lab.simulation.topology import (
     secondary_disk,
 )
 from twinbus.lab.simulation.way_home import SimulatedSyphon, SyphonSettings, Ways
-from twinbus.lab.verdict import Verdict
+from twinbus.lab.verdict import Judgement
 
 # Parts that were left alone are given up after ten minutes; nothing else takes that long.
 PATIENCE_MS: Final = 45 * 60_000
@@ -92,7 +92,7 @@ class Report:
     seed: int
     plant: Plant
     breaches: tuple[str, ...]
-    verdict: Verdict
+    verdict: Judgement
     trace: tuple[str, ...]
     virtual_s: float
     diverted: int
