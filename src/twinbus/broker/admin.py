@@ -335,7 +335,8 @@ class _Admin:
     ) -> None:
         entity = self._directory.entity(path)
         _check_condition(condition, _entity_tag(entity))
-        description = _updated(element, entity.description)
+        current = entity.description
+        description = atom.read_description(element, type(current), current)
         if not isinstance(description, TopicDescription):
             self._check_targets(request, description)
         await _committed(partial(self._directory.update, path, description, self._clock()))
@@ -428,40 +429,23 @@ def _refused(error: RefusalError) -> Response:
 
 
 def _runtime(entity: Entity) -> Runtime:
-    counts = entity.queue.counts
-    if isinstance(entity.description, TopicDescription):
+    own = entity.queue.counts
+    times = (entity.created_ms, entity.updated_ms, entity.accessed_ms)
+    if entity.topic is not None:
+        subscriptions = entity.subscription_count
         return Runtime(
-            entity.created_ms,
-            entity.updated_ms,
-            entity.accessed_ms,
-            scheduled=counts.scheduled,
-            bytes=entity.bytes,
-            subscriptions=entity.subscription_count,
+            *times, scheduled=own.scheduled, bytes=entity.bytes, subscriptions=subscriptions
         )
     dead, lost = entity.dead_letters.counts, entity.transfer_dead_letters.counts
     return Runtime(
-        entity.created_ms,
-        entity.updated_ms,
-        entity.accessed_ms,
+        *times,
         # Service Bus counts a deferred message as active: only peeking tells them apart.
-        active=counts.active + counts.deferred,
+        active=own.active + own.deferred,
         dead=dead.active + dead.deferred,
-        scheduled=counts.scheduled,
+        scheduled=own.scheduled,
         transfer_dead=lost.active + lost.deferred,
-        bytes=counts.bytes + dead.bytes + lost.bytes,
+        bytes=own.bytes + dead.bytes + lost.bytes,
     )
-
-
-def _updated(
-    element: markup.Element, current: descriptions.Description
-) -> descriptions.Description:
-    match current:
-        case QueueDescription():
-            return atom.read_description(element, QueueDescription, current)
-        case TopicDescription():
-            return atom.read_description(element, TopicDescription, current)
-        case SubscriptionDescription():
-            return atom.read_description(element, SubscriptionDescription, current)
 
 
 # --- conditions -------------------------------------------------------------------------

@@ -5,15 +5,15 @@ and in its order, because clients differ in what they insist on: the JavaScript 
 boolean and integer there, names read from `<id>`, the prefix of CountDetails declared on it, and
 values typed with the prefix ``i``; the Python SDK wants an `<Action>` in every rule.
 
-What is read is trusted less. A document type is refused before the parser sees the text, so no
-entity is ever expanded. Elements that are not settings (counts, dates) are passed over, since a
-client that updates sends back what it was given; a setting that is absent has its default.
+Of what is read, elements that are not settings (counts, dates) are passed over, since a client that
+updates sends back what it was given; a setting that is absent has its default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -84,25 +84,17 @@ class _Fact(NamedTuple):
     write: Callable[[Runtime], str]
 
 
-def _truth_setting(tag: str, attribute: str) -> _Setting:
+def _plain(
+    write: Callable[[Any], str], read: Callable[[str, str], Any], tag: str, attribute: str
+) -> _Setting:
     return _Setting(
-        tag, attribute, lambda value, host: truth(value), lambda e, what: boolean(text_of(e), what)
+        tag, attribute, lambda value, host: write(value), lambda e, what: read(text_of(e), what)
     )
 
 
-def _number_setting(tag: str, attribute: str) -> _Setting:
-    return _Setting(
-        tag, attribute, lambda value, host: str(value), lambda e, what: integer(text_of(e), what)
-    )
-
-
-def _span_setting(tag: str, attribute: str) -> _Setting:
-    return _Setting(
-        tag,
-        attribute,
-        lambda value, host: span(value),
-        lambda e, what: parse_span(text_of(e), what),
-    )
+_truth_setting = partial(_plain, truth, boolean)
+_number_setting = partial(_plain, str, integer)
+_span_setting = partial(_plain, span, parse_span)
 
 
 def _target_setting(tag: str, attribute: str) -> _Setting:

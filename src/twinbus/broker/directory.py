@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 from twinbus.auth.access_rules import AccessRule
@@ -310,12 +311,21 @@ class Directory:
         if rule is not None:
             self._store_rule(entity, rule, now_ms)
 
+        def apply() -> None:
+            self._enlist(entity)
+            if rule is not None:
+                self._add_rule(entity, rule, now_ms)
+
+        self._submit(apply, done, key)
+
+    def _submit(self, apply: Callable[[], None], done: Done, creating: str = "") -> None:
+        """Make a change on the disk, and in memory once it is there."""
+
         def committed(error: StoreError | None) -> None:
-            del self._creating[key]
+            if creating:
+                del self._creating[creating]
             if error is None:
-                self._enlist(entity)
-                if rule is not None:
-                    self._add_rule(entity, rule, now_ms)
+                apply()
             done(error)
 
         self.store.submit(committed)
@@ -335,14 +345,7 @@ class Directory:
             raise QuotaError(f"'{entity.path}' has {MAX_RULES} rules; that is the limit.")
         self._creating[key] = None
         self._store_rule(entity, rule, now_ms)
-
-        def committed(error: StoreError | None) -> None:
-            del self._creating[key]
-            if error is None:
-                self._add_rule(entity, rule, now_ms)
-            done(error)
-
-        self.store.submit(committed)
+        self._submit(partial(self._add_rule, entity, rule, now_ms), done, key)
 
     def update_rule(
         self, topic: str, subscription: str, rule: Rule, now_ms: int, done: Done
@@ -352,25 +355,17 @@ class Directory:
         self.store.batch.drop_rule(entity.id, old.name)
         self._store_rule(entity, rule, created_ms)
 
-        def committed(error: StoreError | None) -> None:
-            if error is None:
-                self._remove_rule(entity, old.name)
-                self._add_rule(entity, rule, created_ms)
-            done(error)
+        def apply() -> None:
+            self._remove_rule(entity, old.name)
+            self._add_rule(entity, rule, created_ms)
 
-        self.store.submit(committed)
+        self._submit(apply, done)
 
     def delete_rule(self, topic: str, subscription: str, name: str, done: Done) -> None:
         rule, _ = self.get_rule(topic, subscription, name)
         entity = self.subscription(topic, subscription)
         self.store.batch.drop_rule(entity.id, rule.name)
-
-        def committed(error: StoreError | None) -> None:
-            if error is None:
-                self._remove_rule(entity, rule.name)
-            done(error)
-
-        self.store.submit(committed)
+        self._submit(partial(self._remove_rule, entity, rule.name), done)
 
     def _store_rule(self, entity: Entity, rule: Rule, created_ms: int) -> None:
         definition = json.dumps(rule_to_json(rule))
@@ -398,13 +393,7 @@ class Directory:
         if not isinstance(description, TopicDescription):
             self._check_forwards(path, description)
         self.store.batch.describe(entity.id, to_json(description), now_ms)
-
-        def committed(error: StoreError | None) -> None:
-            if error is None:
-                self._apply(entity, description, now_ms)
-            done(error)
-
-        self.store.submit(committed)
+        self._submit(partial(self._apply, entity, description, now_ms), done)
 
     def _apply(self, entity: Entity, description: Description, now_ms: int) -> None:
         entity.describe(description)
