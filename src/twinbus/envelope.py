@@ -111,6 +111,15 @@ class Home:
     scheduled_ms: int | None = None
 
 
+class Opened(NamedTuple):
+    """A message out of its envelope, and what was read of it on the way."""
+
+    path: str
+    message: bytes
+    message_id: Any
+    time_to_live_ms: int | None
+
+
 class Face(NamedTuple):
     """What an entity looks at before it takes a message."""
 
@@ -171,22 +180,27 @@ def wrap(message: bytes, path: str) -> bytes:
     return _wrap(Sections(message), path)
 
 
-@_of_our_own
 def unwrap(message: bytes) -> tuple[str, bytes]:
-    """The destination, and the message as it was sent. Parts are for ``assemble``.
+    """The destination, and the message as it was sent. Parts are for ``assemble``."""
+    return opened(message)[:2]
 
-    The bytes may come straight from a backlog queue: what its broker wrote on them is taken off.
-    Raises EnvelopeError unless what comes out is a message that a broker can read.
+
+@_of_our_own
+def opened(message: bytes | Sections) -> Opened:
+    """A message that is in one piece, out of its envelope.
+
+    It may come straight from a backlog queue: what its broker wrote on it is taken off. Raises
+    EnvelopeError unless what comes out is a message that a broker can read.
     """
-    apart = Sections(message)
+    apart = _apart(message)
     properties = apart.application()
     home = home_of(properties)
     if is_sealed(properties):
         seal = {_text(key): value for key, value in properties.items()}
         if seal.get(PARTS) is not None:
             raise EnvelopeError("this is a part of a message; give all its parts to assemble()")
-        return home.path, checked(_open(seal, _content(apart)))
-    return home.path, _parsed(_restore(apart, home))
+        return _found(home.path, _open(seal, _content(apart)))
+    return _read(home.path, _restore(apart, home))
 
 
 @_of_our_own
@@ -205,8 +219,7 @@ def unstamped(message: bytes, without: frozenset[str] = frozenset()) -> bytes:
 @_of_our_own
 def checked(message: bytes) -> bytes:
     """The message, if a broker can read all of it but its body. Raises EnvelopeError if not."""
-    Sections(message)
-    return _parsed(message)
+    return _found("", message).message
 
 
 @_of_our_own
@@ -352,9 +365,10 @@ def part_of(properties: Mapping[Any, Any]) -> tuple[str, int, int] | None:
 
 
 @_of_our_own
-def place_of(message: bytes) -> tuple[str, int, int] | None:
+def place_of(message: bytes | Sections) -> tuple[str, int, int] | None:
     """``part_of`` for an encoded message."""
-    return part_of(Sections(message).application())
+    apart = message if isinstance(message, Sections) else Sections(message)
+    return part_of(apart.application())
 
 
 def _text(value: Any) -> Any:
@@ -418,28 +432,33 @@ def _sealed(message_id: Any, properties: dict[str, Any], content: bytes) -> byte
     return head + section(DATA, encode_binary(content))
 
 
-@_of_our_own
 def assemble(parts: Iterable[bytes]) -> tuple[str, bytes]:
     """The destination, and the message that the backlog messages ``parts`` were cut from."""
+    return joined(parts)[:2]
+
+
+@_of_our_own
+def joined(parts: Iterable[bytes | Sections]) -> Opened:
+    """``opened`` for a message that is in several parts."""
     found: dict[int, bytes] = {}
     seal: dict[str, Any] = {}
     groups: set[tuple[str, int]] = set()
-    for encoded in parts:
-        apart = Sections(encoded)
+    for part in parts:
+        apart = _apart(part)
         seal = {_text(key): value for key, value in apart.application().items()}
         place = part_of(seal)
         if place is None:
             raise EnvelopeError("one of the messages is not a part")
-        group, part, count = place
+        group, index, count = place
         groups.add((group, count))
-        found[part] = _content(apart)
+        found[index] = _content(apart)
     if len(groups) != 1:
         raise EnvelopeError(f"the parts are of {len(groups)} messages; give those of one")
     (_, count), *_ = groups
     if len(found) != count:
         raise EnvelopeError(f"only {len(found)} of {count} parts are there")
     content = b"".join(found[index] for index in range(count))
-    return home_of(seal).path, checked(_open(seal, content))
+    return _found(home_of(seal).path, _open(seal, content))
 
 
 def join_bodies(properties: Mapping[Any, Any], bodies: Iterable[bytes]) -> bytes:
@@ -472,13 +491,24 @@ def _decompressed(content: bytes) -> bytes:
     return whole
 
 
-def _parsed(message: bytes) -> bytes:
+def _found(path: str, message: bytes) -> Opened:
+    """As ``_read``, of bytes that came from elsewhere as they are."""
+    Sections(message)
+    return _read(path, message)
+
+
+def _read(path: str, message: bytes) -> Opened:
     """The message, if all of it but its body can be read, and its sections are in order."""
     try:
-        Message.parse(message)
+        parsed = Message.parse(message)
     except CodecError as error:
         raise EnvelopeError(f"this is not a message that can be sent: {error}") from error
-    return message
+    return Opened(path, message, parsed.properties.message_id, parsed.ttl_ms)
+
+
+def _apart(message: bytes | Sections) -> Sections:
+    """To be changed, so it is a copy of what somebody else has taken apart."""
+    return message.copy() if isinstance(message, Sections) else Sections(message)
 
 
 def _fits_aliases(apart: Sections) -> bool:

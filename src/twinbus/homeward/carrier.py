@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from twinbus import envelope
@@ -56,7 +56,7 @@ class Post(Protocol):
     def limit(self, destination: str) -> int:
         """The largest transfer it takes. Raises one of the three errors."""
 
-    def send(self, destination: str, messages: Sequence[bytes]) -> None:
+    def send(self, destination: str, parcels: Sequence[Parcel]) -> None:
         """All or none. Raises one of the three errors."""
 
     def complete(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
@@ -88,6 +88,7 @@ class Parcel:
     received_ms: int
     destination: str
     message: bytes
+    message_id: Any  # of whichever type it is
 
 
 class Carrier:
@@ -135,13 +136,13 @@ class Carrier:
         rows = [row]
         try:
             if row.part_of is None:
-                found = envelope.unwrap(row.message)
+                found = envelope.opened(row.content)
             else:
                 rows = self._beside(row)
                 if not rows:
                     return None
-                found = envelope.assemble(each.message for each in rows)
-            return self._living(_parcel(rows, *found), row)
+                found = envelope.joined(each.content for each in rows)
+            return self._living(_parcel(rows, found), found.time_to_live_ms, row)
         except EnvelopeError as error:
             self._refuse(_plain(rows), BAD_ENVELOPE, str(error))
             return None
@@ -152,7 +153,7 @@ class Carrier:
         A part that does not say which one it is raises before it is among the others, so that it
         cannot spoil them; and one that counts them otherwise is of another message.
         """
-        place = envelope.place_of(row.message)
+        place = envelope.place_of(row.content)
         if place is None:
             raise EnvelopeError(f"{envelope.PART_OF} is there, {envelope.PARTS} is not")
         group, part, count = place
@@ -165,14 +166,11 @@ class Carrier:
         del self._parts[key]
         return rows
 
-    def _living(self, parcel: Parcel, row: Row) -> Parcel | None:
+    def _living(self, parcel: Parcel, lives_ms: int | None, row: Row) -> Parcel | None:
         """The parcel with what is left of its time to live, if wanted; None if nothing is."""
-        if not self._orders.deducts:
+        if lives_ms is None or not self._orders.deducts:
             return parcel
-        lives = envelope.time_to_live_of(parcel.message)
-        if lives is None:
-            return parcel
-        left = lives - row.waited_ms
+        left = lives_ms - row.waited_ms
         if left <= 0:
             waited = f"it waited {row.waited_ms / 1000:.0f} s in the backlog, longer than it lives"
             self._refuse(parcel, EXPIRED, waited)
@@ -247,7 +245,7 @@ class Carrier:
                 return
             some = todo.pop(0)
             try:
-                self._post.send(destination, [parcel.message for parcel in some])
+                self._post.send(destination, some)
             except RefusedError as error:
                 if len(some) == 1:
                     self._refuse(some[0], REFUSED, str(error))
@@ -372,7 +370,7 @@ class Carrier:
         tally.until_ms = max(tally.until_ms, parcel.locked_until_ms)
 
 
-def _parcel(rows: Sequence[Row], destination: str, message: bytes) -> Parcel:
+def _parcel(rows: Sequence[Row], found: envelope.Opened) -> Parcel:
     return Parcel(
         queue=rows[0].queue,
         number=min(row.number for row in rows),
@@ -381,14 +379,16 @@ def _parcel(rows: Sequence[Row], destination: str, message: bytes) -> Parcel:
         locked_until_ms=min(row.locked_until_ms for row in rows),
         lock_ms=max(1, min(row.locked_until_ms - row.received_ms for row in rows)),
         received_ms=min(row.received_ms for row in rows),
-        destination=destination,
-        message=message,
+        destination=found.path,
+        message=found.message,
+        message_id=found.message_id,
     )
 
 
 def _plain(rows: Sequence[Row]) -> Parcel:
     """Rows that could not be opened."""
-    return _parcel(rows, rows[0].destination or NOWHERE, rows[0].message)
+    unread = rows[0].destination or NOWHERE, rows[0].message, None, None
+    return _parcel(rows, envelope.Opened(*unread))
 
 
 def _tokens(parcels: Iterable[Parcel]) -> dict[str, list[UUID]]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from twinbus import envelope
-from twinbus.amqp.sections import ENQUEUED, LOCKED_UNTIL
+from twinbus.amqp.sections import ENQUEUED, LOCKED_UNTIL, MESSAGE_ID, Sections
 from twinbus.homeward.received import Received
 
 
@@ -20,6 +20,17 @@ class Row(NamedTuple):
     destination: str | None
     part_of: str | None
     message: bytes
+    found: Received | None = None  # where it was read
+
+    @property
+    def content(self) -> Sections | bytes:
+        """For the envelope: taken apart, if it has been."""
+        return (self.found and self.found.sections) or self.message
+
+    @property
+    def message_id(self) -> str:
+        """For the books; nothing if there is none."""
+        return str((self.found and self.found.field(MESSAGE_ID)) or "")
 
     @classmethod
     def of(cls, found: Received) -> Row:
@@ -39,4 +50,5 @@ class Row(NamedTuple):
             destination=found.alias(envelope.PATH),
             part_of=found.alias(envelope.PART_OF),
             message=found.message,
+            found=found,
         )

@@ -12,10 +12,8 @@ from twinbus.ledger import Cause, Ledger, Operation
 _ledgers: dict[tuple[int, str], Ledger] = {}
 
 
-def ledger_at(where: str | None) -> Ledger | None:
+def ledger_at(where: str) -> Ledger:
     """This process's own ledger there. A forked child begins one of its own."""
-    if where is None:
-        return None
     key = (os.getpid(), where)
     if key not in _ledgers:
         _ledgers[key] = Ledger(where)
@@ -28,7 +26,7 @@ def host_of(secret: Secret) -> str:
 
 def idle(where: str | None, secondary: Secret, queue: str) -> None:
     """The syphon asked, and nothing was there; or only the sign that something is."""
-    ledger = ledger_at(where)
-    if ledger is not None:
+    if where is not None:
+        ledger = ledger_at(where)
         ledger.add(Operation.EMPTY_RECEIVE, Cause.SYPHON_IDLE, host_of(secondary), queue)
         ledger.flush()

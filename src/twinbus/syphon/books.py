@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from twinbus import envelope
 from twinbus.auth.credentials import Secret
-from twinbus.client_errors import EnvelopeError
+from twinbus.homeward.carrier import Parcel
 from twinbus.homeward.row import Row
 from twinbus.ledger import Cause, Operation, units
 from twinbus.spark.kept import host_of, ledger_at
@@ -29,20 +28,18 @@ _UNKNOWN = _Known("", None, 0)
 
 
 class Books:
-    """Of one task, between two namespaces. Without a ledger it does nothing."""
+    """Of one task, between two namespaces."""
 
-    def __init__(self, where: str | None, primary: Secret, secondary: Secret) -> None:
+    def __init__(self, where: str, primary: Secret, secondary: Secret) -> None:
         self._ledger = ledger_at(where)
         self._primary, self._secondary = host_of(primary), host_of(secondary)
         self._rows: dict[UUID, _Known] = {}
 
     def received(self, rows: Iterable[Row]) -> None:
-        if self._ledger is None:
-            return
         by_queue: dict[str, list[UUID]] = {}
         for row in rows:
             by_queue.setdefault(row.queue, []).append(row.token)
-            known = _Known(_id_of(row.message), row.destination, len(row.message))
+            known = _Known(row.message_id, row.destination, len(row.message))
             self._rows[row.token] = known
         for queue, tokens in by_queue.items():
             self._away(Operation.RECEIVE, queue, tokens)
@@ -53,25 +50,21 @@ class Books:
         done = set(lost)
         self._away(operation, queue, [token for token in tokens if token not in done])
 
-    def sent(self, destination: str, messages: Sequence[bytes]) -> None:
-        if self._ledger is None:
-            return
-        sizes = [len(message) for message in messages]
+    def sent(self, destination: str, parcels: Sequence[Parcel]) -> None:
+        sizes = [len(parcel.message) for parcel in parcels]
         self._ledger.add(
             Operation.SEND,
             Cause.HOME_SEND,
             self._primary,
             destination,
-            count=len(messages),
+            count=len(parcels),
             bytes=sum(sizes),
             units=units(sizes),
-            message_ids=[_id_of(message) for message in messages],
+            message_ids=[str(parcel.message_id or "") for parcel in parcels],
         )
 
     def _away(self, operation: Operation, queue: str, tokens: Sequence[UUID]) -> None:
         """A record for each destination: the audit asks where a message belongs."""
-        if self._ledger is None:
-            return
         by_destination: dict[str | None, list[_Known]] = {}
         for token in tokens:
             known = self._rows.get(token, _UNKNOWN)
@@ -92,12 +85,4 @@ class Books:
 
     def close(self) -> None:
         self._rows.clear()
-        if self._ledger is not None:
-            self._ledger.flush()
-
-
-def _id_of(message: bytes) -> str:
-    try:
-        return str(envelope.id_of(message) or "")
-    except EnvelopeError:
-        return ""
+        self._ledger.flush()

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from twinbus.auth.credentials import Secret
 from twinbus.homeward.answers import asked, settled
-from twinbus.homeward.carrier import Carrier
+from twinbus.homeward.carrier import Carrier, Parcel
 from twinbus.homeward.received import Received
 from twinbus.homeward.rounds import Orders, Outcome, Tally
 from twinbus.homeward.row import Row
@@ -45,17 +45,16 @@ class SdkPost(MachineTimes):
     """Sends on the primary, settles on the secondary, with the plain SDK: a message that goes home
     must not be diverted again."""
 
-    def __init__(
-        self,
-        primary: Secret,
-        secondary: Secret,
-        kept: Links | None = None,
-        books: Books | None = None,
-    ) -> None:
+    def __init__(self, primary: Secret, secondary: Secret, kept: Links | None = None) -> None:
         self._primary = primary
         self._secondary = secondary
         self._links = kept or links()
-        self._books = books
+
+    def received(self, rows: Sequence[Row]) -> None:
+        """These are under lock now."""
+
+    def close(self) -> None:
+        """The task is over."""
 
     def limit(self, destination: str) -> int:
         def ready(sender: RawSender) -> int:
@@ -64,10 +63,9 @@ class SdkPost(MachineTimes):
 
         return self._asked(destination, ready)
 
-    def send(self, destination: str, messages: Sequence[bytes]) -> None:
+    def send(self, destination: str, parcels: Sequence[Parcel]) -> None:
+        messages = [parcel.message for parcel in parcels]
         self._asked(destination, lambda sender: sender.send(messages))
-        if self._books is not None:
-            self._books.sent(destination, messages)
 
     def _asked(self, destination: str, act: Callable[[RawSender], T]) -> T:
         return asked(lambda: act(self._links.sender(self._primary, destination)))
@@ -102,13 +100,36 @@ class SdkPost(MachineTimes):
         tokens: Sequence[UUID],
         settle: Callable[[Sequence[UUID]], list[UUID]],
     ) -> list[UUID]:
-        def recorded(some: Sequence[UUID]) -> list[UUID]:
-            lost = settle(some)
-            if self._books is not None:
-                self._books.settled(operation, queue, some, lost)
-            return lost
+        return settled(tokens, settle, self)
 
-        return settled(tokens, recorded, self)
+
+class BookedPost(SdkPost):
+    """One that writes down what it did."""
+
+    def __init__(self, primary: Secret, secondary: Secret, books: Books) -> None:
+        super().__init__(primary, secondary)
+        self._books = books
+
+    def received(self, rows: Sequence[Row]) -> None:
+        self._books.received(rows)
+
+    def send(self, destination: str, parcels: Sequence[Parcel]) -> None:
+        super().send(destination, parcels)
+        self._books.sent(destination, parcels)
+
+    def _settled(
+        self,
+        operation: Operation,
+        queue: str,
+        tokens: Sequence[UUID],
+        settle: Callable[[Sequence[UUID]], list[UUID]],
+    ) -> list[UUID]:
+        lost = super()._settled(operation, queue, tokens, settle)
+        self._books.settled(operation, queue, tokens, lost)
+        return lost
+
+    def close(self) -> None:
+        self._books.close()
 
 
 class SdkWorld(SdkPost):
@@ -145,14 +166,15 @@ def carry(
     ledger: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """A Spark task of a round: rows of the backlog in, tallies out."""
-    books = Books(ledger, primary, secondary)
-    carrier = Carrier(SdkPost(primary, secondary, books=books), orders)
+    pair = primary, secondary
+    post = SdkPost(*pair) if ledger is None else BookedPost(*pair, Books(ledger, *pair))
+    carrier = Carrier(post, orders)
     for batch in batches:
         rows = list(rows_of(batch))
-        books.received(rows)
+        post.received(rows)
         carrier.carry(rows)
     tallies = carrier.finish()
-    books.close()
+    post.close()
     yield tallies_batch(tallies)
 
 

@@ -12,7 +12,7 @@ from twinbus.amqp.types import Symbol, UInt, encode, encode_list, encode_map
 from twinbus.client_errors import EnvelopeError
 from twinbus.envelope import id_of
 from twinbus.homeward.bites import BITE, ROWS_A_QUEUE
-from twinbus.homeward.carrier import Carrier
+from twinbus.homeward.carrier import Carrier, Parcel
 from twinbus.homeward.driver import Driver
 from twinbus.homeward.received import Received
 from twinbus.homeward.rounds import Destinations, Orders, Tally
@@ -114,8 +114,8 @@ class Backlog:
         self.on_limit(destination)
         return self.limits
 
-    def send(self, destination: str, messages: Sequence[bytes]) -> None:
-        ids = [str(id_of(message)) for message in messages]
+    def send(self, destination: str, parcels: Sequence[Parcel]) -> None:
+        ids = [str(parcel.message_id) for parcel in parcels]
         self.on_send(destination, ids)
         self.transfers.append(len(ids))
         self.home.setdefault(destination, []).extend(ids)

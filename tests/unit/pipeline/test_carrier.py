@@ -34,6 +34,7 @@ from twinbus.homeward.carrier import (
     RENEW_AT,
     BusyError,
     Carrier,
+    Parcel,
     RefusedError,
     UnavailableError,
 )
@@ -249,9 +250,9 @@ def test_the_wait_is_deducted_from_the_time_to_live_and_what_has_expired_is_set_
     sent: list[bytes] = []
     send = backlog.send
 
-    def keep(destination: str, messages: Sequence[bytes]) -> None:
-        sent.extend(messages)
-        send(destination, messages)
+    def keep(destination: str, parcels: Sequence[Parcel]) -> None:
+        sent.extend(parcel.message for parcel in parcels)
+        send(destination, parcels)
 
     backlog.send = keep  # type: ignore[method-assign]
     carry(backlog, Orders(deducts=True))
@@ -414,9 +415,9 @@ def test_good_messages_come_home_whatever_lies_between_them(
         backlog.divert(Q, "good", plain("next"))
     send = backlog.send
 
-    def sent(destination: str, messages: Sequence[bytes]) -> None:
-        batch_of(messages)
-        send(destination, messages)
+    def sent(destination: str, parcels: Sequence[Parcel]) -> None:
+        batch_of([parcel.message for parcel in parcels])
+        send(destination, parcels)
 
     backlog.send = sent  # type: ignore[method-assign]
     tallies = carry(backlog, Orders(deducts=deducts))

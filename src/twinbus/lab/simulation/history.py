@@ -78,8 +78,7 @@ class History:
         if self._pinged_at.get(entity, 0) < since_ms:
             self.breaches.append(f"{entity} was restored by a ping that it never took")
 
-    def came_home(self, destination: str, messages: Sequence[bytes]) -> None:
-        ids = [str(envelope.id_of(message)) for message in messages]
+    def came_home(self, destination: str, ids: Sequence[str]) -> None:
         self.tell(destination, f"has {', '.join(ids)} from the backlog")
         self.homecomings += [(destination, id_) for id_ in ids]
 

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from twinbus.homeward.answers import asked, settled
 from twinbus.homeward.bites import bites, spread
-from twinbus.homeward.carrier import Carrier, Post
+from twinbus.homeward.carrier import Carrier, Parcel, Post
 from twinbus.homeward.driver import Driver
 from twinbus.homeward.received import Received
 from twinbus.homeward.rounds import Destinations, Orders, Tally
@@ -57,7 +57,7 @@ class Notes(Protocol):
 
     def tell(self, who: str, what: str) -> None: ...
 
-    def came_home(self, destination: str, messages: Sequence[bytes]) -> None:
+    def came_home(self, destination: str, ids: Sequence[str]) -> None:
         """The destination has them on disk."""
 
 
@@ -120,14 +120,17 @@ class Ways:
             self._primary, what, lambda answer: self._primary.ready(destination, answer)
         )
 
-    async def send(self, destination: str, messages: Sequence[bytes]) -> None:
+    async def send(self, destination: str, parcels: Sequence[Parcel]) -> None:
+        messages = [parcel.message for parcel in parcels]
+
         def act(answer: Answer) -> None:
             def taken(value: Any) -> None:
                 if not isinstance(value, Exception):
-                    self.notes.came_home(destination, messages)
+                    ids = [str(parcel.message_id) for parcel in parcels]
+                    self.notes.came_home(destination, ids)
                 answer(value)
 
-            self._primary.send(destination, list(messages), taken)
+            self._primary.send(destination, messages, taken)
 
         await self._ask(self._primary, f"{len(messages)} to {destination}", act)
         if self._is_troubled():
@@ -188,8 +191,8 @@ class TapedWorld:
 
     # -- the carrier's
 
-    def send(self, destination: str, messages: Sequence[bytes]) -> None:
-        asked(lambda: self._tape.wait(lambda: self._ways.send(destination, messages)))
+    def send(self, destination: str, parcels: Sequence[Parcel]) -> None:
+        asked(lambda: self._tape.wait(lambda: self._ways.send(destination, parcels)))
 
     def complete(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
         return self._settled("complete", queue, tokens)
