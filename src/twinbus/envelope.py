@@ -111,7 +111,7 @@ class Home:
     scheduled_ms: int | None = None
 
 
-class Opened(NamedTuple):
+class Unwrapped(NamedTuple):
     """A message out of its envelope, and what was read of it on the way."""
 
     path: str
@@ -186,7 +186,7 @@ def unwrap(message: bytes) -> tuple[str, bytes]:
 
 
 @_of_our_own
-def opened(message: bytes | Sections) -> Opened:
+def opened(message: bytes | Sections) -> Unwrapped:
     """A message that is in one piece, out of its envelope.
 
     It may come straight from a backlog queue: what its broker wrote on it is taken off. Raises
@@ -438,7 +438,7 @@ def assemble(parts: Iterable[bytes]) -> tuple[str, bytes]:
 
 
 @_of_our_own
-def joined(parts: Iterable[bytes | Sections]) -> Opened:
+def joined(parts: Iterable[bytes | Sections]) -> Unwrapped:
     """``opened`` for a message that is in several parts."""
     found: dict[int, bytes] = {}
     seal: dict[str, Any] = {}
@@ -491,19 +491,19 @@ def _decompressed(content: bytes) -> bytes:
     return whole
 
 
-def _found(path: str, message: bytes) -> Opened:
+def _found(path: str, message: bytes) -> Unwrapped:
     """As ``_read``, of bytes that came from elsewhere as they are."""
     Sections(message)
     return _read(path, message)
 
 
-def _read(path: str, message: bytes) -> Opened:
+def _read(path: str, message: bytes) -> Unwrapped:
     """The message, if all of it but its body can be read, and its sections are in order."""
     try:
         parsed = Message.parse(message)
     except CodecError as error:
         raise EnvelopeError(f"this is not a message that can be sent: {error}") from error
-    return Opened(path, message, parsed.properties.message_id, parsed.ttl_ms)
+    return Unwrapped(path, message, parsed.properties.message_id, parsed.ttl_ms)
 
 
 def _apart(message: bytes | Sections) -> Sections:

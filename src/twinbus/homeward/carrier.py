@@ -370,7 +370,7 @@ class Carrier:
         tally.until_ms = max(tally.until_ms, parcel.locked_until_ms)
 
 
-def _parcel(rows: Sequence[Row], found: envelope.Opened) -> Parcel:
+def _parcel(rows: Sequence[Row], found: envelope.Unwrapped) -> Parcel:
     return Parcel(
         queue=rows[0].queue,
         number=min(row.number for row in rows),
@@ -388,7 +388,7 @@ def _parcel(rows: Sequence[Row], found: envelope.Opened) -> Parcel:
 def _plain(rows: Sequence[Row]) -> Parcel:
     """Rows that could not be opened."""
     unread = rows[0].destination or NOWHERE, rows[0].message, None, None
-    return _parcel(rows, envelope.Opened(*unread))
+    return _parcel(rows, envelope.Unwrapped(*unread))
 
 
 def _tokens(parcels: Iterable[Parcel]) -> dict[str, list[UUID]]:
