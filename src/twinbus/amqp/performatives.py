@@ -10,7 +10,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    TypeVar,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
 
 from twinbus.amqp.decoding import register_composite
 from twinbus.amqp.types import (
@@ -29,6 +38,8 @@ from twinbus.amqp.types import (
     register_encoder,
 )
 
+T = TypeVar("T")
+
 
 def _ubyte(value: int) -> bytes:
     return bytes((0x50, value))
@@ -43,51 +54,51 @@ def _symbols(value: Any) -> bytes:
     return encode_symbol(value) if isinstance(value, str) else encode(value)
 
 
-def _error(value: Error) -> bytes:
-    return value.encoded()
-
-
 def _below(limit: int) -> Callable[[Any], bool]:
     return lambda value: type(value) is not bool and isinstance(value, int) and 0 <= value < limit
 
 
-# What a field must be to be read, by how it is written. A field's width on the wire is the peer's
-# own affair, and a string does for a symbol. Fields not named here may be anything.
-_CHECKS: dict[Encoder, Callable[[Any], bool]] = {
-    _ubyte: _below(1 << 8),
-    _ushort: _below(1 << 16),
-    encode_uint: _below(1 << 32),
-    encode_ulong: _below(1 << 64),
-    encode_boolean: lambda value: isinstance(value, bool),
-    encode_string: lambda value: isinstance(value, str),
-    encode_binary: lambda value: isinstance(value, bytes),
-    encode_symbol: lambda value: isinstance(value, str) and value.isascii(),
-    encode_map: lambda value: isinstance(value, dict),
-    _symbols: lambda value: not isinstance(value, str) or value.isascii(),
-    _error: lambda value: isinstance(value, Error),
-}
+def _of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
 
 
-def _anything(value: Any) -> bool:
-    return True
+# How a field is written, and what it must be to be read. Its width on the wire is the peer's own
+# affair, and a string does for a symbol. A field of any other type may be anything.
+Ubyte = Annotated[int, _ubyte, _below(1 << 8)]
+Ushort = Annotated[int, _ushort, _below(1 << 16)]
+Uint = Annotated[int, encode_uint, _below(1 << 32)]
+Ulong = Annotated[int, encode_ulong, _below(1 << 64)]
+Bool = Annotated[bool, encode_boolean, _of(bool)]
+Text = Annotated[str, encode_string, _of(str)]
+Bytes = Annotated[bytes, encode_binary, _of(bytes)]
+Name = Annotated[str, encode_symbol, lambda value: isinstance(value, str) and value.isascii()]
+Names = Annotated[Any, _symbols, lambda value: not isinstance(value, str) or value.isascii()]
+Map = Annotated[dict[Any, Any], encode_map, _of(dict)]
+
+
+def _on_the_wire(hint: Any) -> tuple[Encoder, Callable[[Any], bool]]:
+    for part in (hint, *get_args(hint)):
+        if hasattr(part, "__metadata__"):
+            write, fits = part.__metadata__
+            return write, fits
+    return encode, lambda value: True
 
 
 class Composite:
-    """A described list with named fields. ``ENCODERS`` has one encoder a field, in order."""
+    """A described list with named fields: of each, how it is written and what it must be."""
 
     CODE: ClassVar[int]
     NAME: ClassVar[str]
-    ENCODERS: ClassVar[tuple[Encoder, ...]]
-    FIELDS: ClassVar[tuple[tuple[str, Callable[[Any], bool]], ...]]
+    FIELDS: ClassVar[tuple[tuple[str, Encoder, Callable[[Any], bool]], ...]]
 
     @classmethod
     def from_fields(cls, values: list[Any]) -> Composite:
-        known = len(cls.ENCODERS)
+        known = len(cls.FIELDS)
         if len(values) > known:
             raise CodecError(f"{cls.NAME} has {len(values)} fields, {known} are known")
         # A null stands for the field's default, which the dataclass names.
         given = {}
-        for (name, fits), value in zip(cls.FIELDS, values, strict=False):
+        for (name, _, fits), value in zip(cls.FIELDS, values, strict=False):
             if value is not None:
                 if not fits(value):
                     raise CodecError(f"the field {name} of {cls.NAME} is not of its type")
@@ -100,7 +111,7 @@ class Composite:
     def encoded(self) -> bytes:
         parts = []
         try:
-            for (name, _), write in zip(self.FIELDS, self.ENCODERS, strict=True):
+            for name, write, _ in self.FIELDS:
                 value = getattr(self, name)
                 parts.append(NULL if value is None else write(value))
         except CodecError:
@@ -110,14 +121,16 @@ class Composite:
         return bytes((0x00, 0x53, self.CODE)) + compound(0xC0, len(parts), b"".join(parts))
 
 
-def _composite(code: int, name: str, *encoders: Encoder) -> Callable[[type], Any]:
-    def register(cls: Any) -> Any:
-        cls.CODE, cls.NAME, cls.ENCODERS = code, name, encoders
-        checks = [_CHECKS.get(write, _anything) for write in encoders]
-        cls.FIELDS = tuple(zip([field.name for field in fields(cls)], checks, strict=True))
+@dataclass_transform()
+def _composite(code: int, name: str) -> Callable[[type[T]], type[T]]:
+    def register(plain: type[T]) -> type[T]:
+        cls: Any = dataclass(slots=True)(plain)
+        hints = get_type_hints(plain, include_extras=True)
+        cls.CODE, cls.NAME = code, name
+        cls.FIELDS = tuple((each.name, *_on_the_wire(hints[each.name])) for each in fields(cls))
         register_composite(code, name, cls.from_fields)
         register_encoder(cls, cls.encoded)
-        return cls
+        return cast(type[T], cls)
 
     return register
 
@@ -125,23 +138,23 @@ def _composite(code: int, name: str, *encoders: Encoder) -> Callable[[type], Any
 # ---------------------------------------------------------------- errors and outcomes
 
 
-@_composite(0x1D, "amqp:error:list", encode_symbol, encode_string, encode_map)
-@dataclass(slots=True)
+@_composite(0x1D, "amqp:error:list")
 class Error(Composite):
-    condition: str
-    description: str | None = None
-    info: dict[Any, Any] | None = None
+    condition: Name
+    description: Text | None = None
+    info: Map | None = None
 
 
-@_composite(0x23, "amqp:received:list", encode_uint, encode_ulong)
-@dataclass(slots=True)
+ErrorField = Annotated[Error, Error.encoded, _of(Error)]
+
+
+@_composite(0x23, "amqp:received:list")
 class Received(Composite):
-    section_number: int
-    section_offset: int
+    section_number: Uint
+    section_offset: Ulong
 
 
 @_composite(0x24, "amqp:accepted:list")
-@dataclass(slots=True)
 class Accepted(Composite):
     @classmethod
     def from_fields(cls, values: list[Any]) -> Accepted:
@@ -150,14 +163,12 @@ class Accepted(Composite):
         return ACCEPTED  # it says nothing more, so one instance will do
 
 
-@_composite(0x25, "amqp:rejected:list", _error)
-@dataclass(slots=True)
+@_composite(0x25, "amqp:rejected:list")
 class Rejected(Composite):
-    error: Error | None = None
+    error: ErrorField | None = None
 
 
 @_composite(0x26, "amqp:released:list")
-@dataclass(slots=True)
 class Released(Composite):
     @classmethod
     def from_fields(cls, values: list[Any]) -> Released:
@@ -166,12 +177,11 @@ class Released(Composite):
         return RELEASED  # it says nothing more, so one instance will do
 
 
-@_composite(0x27, "amqp:modified:list", encode_boolean, encode_boolean, encode_map)
-@dataclass(slots=True)
+@_composite(0x27, "amqp:modified:list")
 class Modified(Composite):
-    delivery_failed: bool | None = None
-    undeliverable_here: bool | None = None
-    message_annotations: dict[Any, Any] | None = None
+    delivery_failed: Bool | None = None
+    undeliverable_here: Bool | None = None
+    message_annotations: Map | None = None
 
 
 Outcome = Accepted | Rejected | Released | Modified
@@ -182,203 +192,152 @@ RELEASED = Released()
 # ---------------------------------------------------------------- link ends
 
 
-@_composite(
-    0x28,
-    "amqp:source:list",
-    *(encode, encode_uint, encode_symbol, encode_uint, encode_boolean, encode_map),
-    *(encode_symbol, encode_map, encode, _symbols, _symbols),
-)
-@dataclass(slots=True)
+@_composite(0x28, "amqp:source:list")
 class Source(Composite):
     address: Any = None
-    durable: int | None = None
-    expiry_policy: str | None = None
-    timeout: int | None = None
-    dynamic: bool | None = None
-    dynamic_node_properties: dict[Any, Any] | None = None
-    distribution_mode: str | None = None
-    filter: dict[Any, Any] | None = None
+    durable: Uint | None = None
+    expiry_policy: Name | None = None
+    timeout: Uint | None = None
+    dynamic: Bool | None = None
+    dynamic_node_properties: Map | None = None
+    distribution_mode: Name | None = None
+    filter: Map | None = None
     default_outcome: Any = None
-    outcomes: Any = None
-    capabilities: Any = None
+    outcomes: Names = None
+    capabilities: Names = None
 
 
-@_composite(
-    0x29,
-    "amqp:target:list",
-    *(encode, encode_uint, encode_symbol, encode_uint, encode_boolean, encode_map, _symbols),
-)
-@dataclass(slots=True)
+@_composite(0x29, "amqp:target:list")
 class Target(Composite):
     address: Any = None
-    durable: int | None = None
-    expiry_policy: str | None = None
-    timeout: int | None = None
-    dynamic: bool | None = None
-    dynamic_node_properties: dict[Any, Any] | None = None
-    capabilities: Any = None
+    durable: Uint | None = None
+    expiry_policy: Name | None = None
+    timeout: Uint | None = None
+    dynamic: Bool | None = None
+    dynamic_node_properties: Map | None = None
+    capabilities: Names = None
 
 
 # ---------------------------------------------------------------- performatives
 
 
-@_composite(
-    0x10,
-    "amqp:open:list",
-    *(encode_string, encode_string, encode_uint, _ushort, encode_uint),
-    *(_symbols, _symbols, _symbols, _symbols, encode_map),
-)
-@dataclass(slots=True)
+@_composite(0x10, "amqp:open:list")
 class Open(Composite):
-    container_id: str
-    hostname: str | None = None
-    max_frame_size: int = 0xFFFFFFFF
-    channel_max: int = 65535
-    idle_timeout: int | None = None
-    outgoing_locales: Any = None
-    incoming_locales: Any = None
-    offered_capabilities: Any = None
-    desired_capabilities: Any = None
-    properties: dict[Any, Any] | None = None
+    container_id: Text
+    hostname: Text | None = None
+    max_frame_size: Uint = 0xFFFFFFFF
+    channel_max: Ushort = 65535
+    idle_timeout: Uint | None = None
+    outgoing_locales: Names = None
+    incoming_locales: Names = None
+    offered_capabilities: Names = None
+    desired_capabilities: Names = None
+    properties: Map | None = None
 
 
-@_composite(
-    0x11,
-    "amqp:begin:list",
-    *(_ushort, encode_uint, encode_uint, encode_uint, encode_uint, _symbols, _symbols, encode_map),
-)
-@dataclass(slots=True)
+@_composite(0x11, "amqp:begin:list")
 class Begin(Composite):
-    remote_channel: int | None = None
-    next_outgoing_id: int = 0
-    incoming_window: int = 0
-    outgoing_window: int = 0
-    handle_max: int = 0xFFFFFFFF
-    offered_capabilities: Any = None
-    desired_capabilities: Any = None
-    properties: dict[Any, Any] | None = None
+    remote_channel: Ushort | None = None
+    next_outgoing_id: Uint = 0
+    incoming_window: Uint = 0
+    outgoing_window: Uint = 0
+    handle_max: Uint = 0xFFFFFFFF
+    offered_capabilities: Names = None
+    desired_capabilities: Names = None
+    properties: Map | None = None
 
 
-@_composite(
-    0x12,
-    "amqp:attach:list",
-    *(encode_string, encode_uint, encode_boolean, _ubyte, _ubyte, encode, encode, encode_map),
-    *(encode_boolean, encode_uint, encode_ulong, _symbols, _symbols, encode_map),
-)
-@dataclass(slots=True)
+@_composite(0x12, "amqp:attach:list")
 class Attach(Composite):
-    name: str
-    handle: int
-    role: bool
-    snd_settle_mode: int = 2
-    rcv_settle_mode: int = 0
+    name: Text
+    handle: Uint
+    role: Bool
+    snd_settle_mode: Ubyte = 2
+    rcv_settle_mode: Ubyte = 0
     source: Any = None
     target: Any = None
-    unsettled: dict[Any, Any] | None = None
-    incomplete_unsettled: bool | None = None
-    initial_delivery_count: int | None = None
-    max_message_size: int | None = None
-    offered_capabilities: Any = None
-    desired_capabilities: Any = None
-    properties: dict[Any, Any] | None = None
+    unsettled: Map | None = None
+    incomplete_unsettled: Bool | None = None
+    initial_delivery_count: Uint | None = None
+    max_message_size: Ulong | None = None
+    offered_capabilities: Names = None
+    desired_capabilities: Names = None
+    properties: Map | None = None
 
 
-@_composite(
-    0x13,
-    "amqp:flow:list",
-    *(encode_uint, encode_uint, encode_uint, encode_uint, encode_uint, encode_uint),
-    *(encode_uint, encode_uint, encode_boolean, encode_boolean, encode_map),
-)
-@dataclass(slots=True)
+@_composite(0x13, "amqp:flow:list")
 class Flow(Composite):
-    next_incoming_id: int | None = None
-    incoming_window: int = 0
-    next_outgoing_id: int = 0
-    outgoing_window: int = 0
-    handle: int | None = None
-    delivery_count: int | None = None
-    link_credit: int | None = None
-    available: int | None = None
-    drain: bool = False
-    echo: bool = False
-    properties: dict[Any, Any] | None = None
+    next_incoming_id: Uint | None = None
+    incoming_window: Uint = 0
+    next_outgoing_id: Uint = 0
+    outgoing_window: Uint = 0
+    handle: Uint | None = None
+    delivery_count: Uint | None = None
+    link_credit: Uint | None = None
+    available: Uint | None = None
+    drain: Bool = False
+    echo: Bool = False
+    properties: Map | None = None
 
 
-@_composite(
-    0x14,
-    "amqp:transfer:list",
-    *(encode_uint, encode_uint, encode_binary, encode_uint, encode_boolean, encode_boolean),
-    *(_ubyte, encode, encode_boolean, encode_boolean, encode_boolean),
-)
-@dataclass(slots=True)
+@_composite(0x14, "amqp:transfer:list")
 class Transfer(Composite):
-    handle: int
-    delivery_id: int | None = None
-    delivery_tag: bytes | None = None
-    message_format: int | None = None
-    settled: bool | None = None
-    more: bool = False
-    rcv_settle_mode: int | None = None
+    handle: Uint
+    delivery_id: Uint | None = None
+    delivery_tag: Bytes | None = None
+    message_format: Uint | None = None
+    settled: Bool | None = None
+    more: Bool = False
+    rcv_settle_mode: Ubyte | None = None
     state: Any = None
-    resume: bool = False
-    aborted: bool = False
-    batchable: bool = False
+    resume: Bool = False
+    aborted: Bool = False
+    batchable: Bool = False
 
 
-@_composite(
-    0x15,
-    "amqp:disposition:list",
-    *(encode_boolean, encode_uint, encode_uint, encode_boolean, encode, encode_boolean),
-)
-@dataclass(slots=True)
+@_composite(0x15, "amqp:disposition:list")
 class Disposition(Composite):
-    role: bool
-    first: int
-    last: int | None = None
-    settled: bool = False
+    role: Bool
+    first: Uint
+    last: Uint | None = None
+    settled: Bool = False
     state: Any = None
-    batchable: bool = False
+    batchable: Bool = False
 
 
-@_composite(0x16, "amqp:detach:list", encode_uint, encode_boolean, _error)
-@dataclass(slots=True)
+@_composite(0x16, "amqp:detach:list")
 class Detach(Composite):
-    handle: int
-    closed: bool = False
-    error: Error | None = None
+    handle: Uint
+    closed: Bool = False
+    error: ErrorField | None = None
 
 
-@_composite(0x17, "amqp:end:list", _error)
-@dataclass(slots=True)
+@_composite(0x17, "amqp:end:list")
 class End(Composite):
-    error: Error | None = None
+    error: ErrorField | None = None
 
 
-@_composite(0x18, "amqp:close:list", _error)
-@dataclass(slots=True)
+@_composite(0x18, "amqp:close:list")
 class Close(Composite):
-    error: Error | None = None
+    error: ErrorField | None = None
 
 
-@_composite(0x40, "amqp:sasl-mechanisms:list", _symbols)
-@dataclass(slots=True)
+@_composite(0x40, "amqp:sasl-mechanisms:list")
 class SaslMechanisms(Composite):
-    mechanisms: Any
+    mechanisms: Names
 
 
-@_composite(0x41, "amqp:sasl-init:list", encode_symbol, encode_binary, encode_string)
-@dataclass(slots=True)
+@_composite(0x41, "amqp:sasl-init:list")
 class SaslInit(Composite):
-    mechanism: str
-    initial_response: bytes | None = None
-    hostname: str | None = None
+    mechanism: Name
+    initial_response: Bytes | None = None
+    hostname: Text | None = None
 
 
-@_composite(0x44, "amqp:sasl-outcome:list", _ubyte, encode_binary)
-@dataclass(slots=True)
+@_composite(0x44, "amqp:sasl-outcome:list")
 class SaslOutcome(Composite):
-    code: int
-    additional_data: bytes | None = None
+    code: Ubyte
+    additional_data: Bytes | None = None
 
 
 # ---------------------------------------------------------------- the frames of the hot path
