@@ -21,7 +21,8 @@ from xdist.workermanage import WorkerController
 
 SECONDS = Path(__file__).with_name("seconds.json")
 UNKNOWN_S = 10.0  # a file that was never measured begins early
-# The tests in folders named pipeline share a Spark session, one a worker; so many workers have one.
+# The tests in these folders share a Spark session, one a worker; so many workers have one.
+SPARK_FOLDERS = ("/pipeline/", "/accounts/")
 # (xdist's own groups do nothing under pytest 9.2: they are appended to a name that it no longer
 # looks at.)
 SPARKS = ("spark 1", "spark 2")
@@ -34,7 +35,7 @@ HEAVY = frozenset(
     )
 )
 STARTS_ITS_OWN = frozenset(
-    f"tests/unit/pipeline/test_{name}.py" for name in ("engine", "report_commands")
+    f"tests/unit/{name}.py" for name in ("pipeline/test_engine", "accounts/test_report_commands")
 )
 WORLDS = ("asyncio", "blocking")
 HEAVY_AT_ONCE = 3
@@ -44,7 +45,11 @@ LONG_S = 20.0
 
 
 def is_heavy(path: str) -> bool:
-    return path in HEAVY or "/pipeline/" in path
+    return path in HEAVY or shares_spark(path)
+
+
+def shares_spark(path: str) -> bool:
+    return any(folder in path for folder in SPARK_FOLDERS)
 
 
 def starts_spark(test: pytest.Item, path: str) -> bool:
@@ -54,7 +59,7 @@ def starts_spark(test: pytest.Item, path: str) -> bool:
 
 
 def shared_out(files: Iterable[str], seconds: dict[str, float]) -> dict[str, str]:
-    """Each file of the pipeline and the Spark that it gets, so that both have as much to do."""
+    """Each file that shares a Spark and the one that it gets, so that both have as much to do."""
     loads = dict.fromkeys(SPARKS, 0.0)
     shares = {}
     for path in sorted(files, key=lambda each: (-seconds.get(each, UNKNOWN_S), each)):
@@ -76,7 +81,7 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no a
         files = {
             each.split("::")[0] for tests in self.registered_collections.values() for each in tests
         }
-        self._spark_of = shared_out((each for each in files if "/pipeline/" in each), self._seconds)
+        self._spark_of = shared_out(filter(shares_spark, files), self._seconds)
         super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 from tests.ports import free_ports
 from tests.syphons import Namespaces, SyphonProcess, backlog_queues, names, until
-from tests.unit.pipeline.ledgers import Book
+from tests.unit.accounts.ledgers import Book
 
 import twinbus
 from twinbus.spark.java import find_java

@@ -32,7 +32,7 @@ from tests.blocks import (
 from tests.gateway import Gateway
 from tests.reader import Reader
 from tests.syphons import backlog_queues
-from tests.unit.pipeline.ledgers import Book
+from tests.unit.accounts.ledgers import Book
 
 from twinbus.cli import app
 

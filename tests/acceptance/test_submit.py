@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pyspark
-from tests.unit.pipeline.ledgers import Book
+from tests.unit.accounts.ledgers import Book
 
 import twinbus
 from twinbus.spark.java import find_java

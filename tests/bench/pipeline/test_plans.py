@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.unit.pipeline.ledgers import Book
+from tests.unit.accounts.ledgers import Book
 
 from twinbus.accounts import audit
 from twinbus.accounts import bill as cost

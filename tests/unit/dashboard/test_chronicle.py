@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.unit.pipeline.ledgers import BACKLOG, PRIMARY, Book, at
+from tests.unit.accounts.ledgers import BACKLOG, PRIMARY, Book, at
 
 from twinbus.accounts.prices import read_tier
 from twinbus.dashboard.chronicle import DIVERTED, HEALTHY, QUIET_S, SUSPECT, BacklogShare, Chronicle

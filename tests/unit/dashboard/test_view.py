@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.pipeline.ledgers import BACKLOG, PRIMARY, Book, at
+from tests.unit.accounts.ledgers import BACKLOG, PRIMARY, Book, at
 
 from twinbus.auth.signature import Key
 from twinbus.dashboard.asking import DOWN, UNREADABLE, UP, AskedAt, Watched

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from tests.unit.pipeline.ledgers import Book
+from tests.unit.accounts.ledgers import Book
 
 from twinbus.accounts.audit import Audit, MessageVerdict, Seen, as_dict, make_audit
 from twinbus.accounts.journey import journey

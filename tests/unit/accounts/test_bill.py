@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.unit.pipeline.ledgers import Book
+from tests.unit.accounts.ledgers import Book
 
 from twinbus.accounts.bill import Bill, as_dict, make_bill
 from twinbus.accounts.prices import read_tier

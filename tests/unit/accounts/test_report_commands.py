@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
-from tests.unit.pipeline.ledgers import Book
+from tests.unit.accounts.ledgers import Book
 from typer.testing import CliRunner, Result
 
 from twinbus.cli import app

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.unit.pipeline.ledgers import PRIMARY, SECONDARY, Book, at
+from tests.unit.accounts.ledgers import PRIMARY, SECONDARY, Book, at
 
 from twinbus.accounts import journey as module
 from twinbus.accounts.journey import Step, is_small, journey, look_through
@@ -28,12 +28,12 @@ def without(folder: Path, message_id: str) -> list[Step]:
     return list(look_through(data_files(folder), message_id).steps)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 def test_a_random_ledger_tells_the_same_journeys_both_ways(
-    spark: SparkSession, tmp_path: Path, seed: int
+    spark: SparkSession, tmp_path: Path
 ) -> None:
+    seed = random.randrange(1 << 32)
     dice = random.Random(seed)
-    ids = [f"m{number}" for number in range(20)]
+    ids = [f"m{number}" for number in range(6)]
     for number in range(6):
         keeper = RecordKeeper.BROKER if number % 3 == 2 else RecordKeeper.CLIENT
         with Book(tmp_path, f"client-{number}", keeper) as book:
