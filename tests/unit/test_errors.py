@@ -19,6 +19,8 @@ from twinbus.accounts.report import ReportError
 from twinbus.auth.credentials import CredentialError
 from twinbus.auth.tokens import AccessError
 from twinbus.broker import refusals
+from twinbus.broker.expressions import FilterError
+from twinbus.broker.inspection import InspectionError
 from twinbus.broker.server import BrokerError
 from twinbus.errors import TwinbusError
 from twinbus.lab.drill import DrillError
@@ -52,7 +54,9 @@ ROOMS = (
     EngineError,
     EntityError,
     FaultError,
+    FilterError,
     FolderError,
+    InspectionError,
     JavaError,
     LedgerError,
     NamespaceError,

@@ -40,6 +40,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
+from twinbus.errors import TwinbusError
+
 Value: TypeAlias = bool | int | float | str | bytes | uuid.UUID | datetime | timedelta | None
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -62,7 +64,7 @@ SETTABLE: dict[str, type] = {
 }
 
 
-class FilterError(Exception):
+class FilterError(TwinbusError):
     """A filter or action that parsed well but cannot be evaluated for this message."""
 
 

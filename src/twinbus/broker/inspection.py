@@ -51,6 +51,7 @@ from twinbus.broker.refusals import FormatError, StoreError
 from twinbus.broker.rules import from_json as rule_from_json
 from twinbus.broker.schema import SCHEMA, bring_up_to_date, check_format
 from twinbus.broker.store import alone_in
+from twinbus.errors import TwinbusError
 
 FILE: Final = "messages.db"
 # What a file of the first releases lacks, see `store`.
@@ -60,7 +61,7 @@ ADDED_INDEXES: Final = frozenset(("message_ready", "message_ready_session"))
 COUNTED: Final = {"entities": "entity", "messages": "message", "bytes": "byte", "bodies": "body"}
 
 
-class InspectionError(Exception):
+class InspectionError(TwinbusError):
     """The file cannot be looked at, or must not be mended now; the text says why."""
 
 
