@@ -29,7 +29,8 @@ from twinbus.broker.store import Store, alone_in
 from twinbus.broker.trouble import Trouble, no_faults
 from twinbus.errors import TwinbusError
 from twinbus.ledger import Keeper, Ledger, LedgerError
-from twinbus.serving.certificate import self_signed, server_context, write_private
+from twinbus.processes import write_private
+from twinbus.serving.certificate import self_signed, server_context
 from twinbus.serving.http import HttpFactory
 from twinbus.serving.port import Address, listening_socket
 from twinbus.serving.websocket import web_app
@@ -244,7 +245,7 @@ def _kept_key(folder: Path) -> str:
     """The namespace's own key: made at its first start, readable by its owner alone."""
     path = folder / "key"
     if not path.exists():
-        write_private(path, new_key().encode())
+        write_private(path, new_key())
     return path.read_text().strip()
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from twinbus.processes import write_private
+
 YEARS = 10
 
 
@@ -30,7 +32,7 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
     with _alone(folder):
         if not (certificate.exists() and key.exists()):
             certificate_pem, key_pem = _generate()
-            write_private(key, key_pem)
+            write_private(key, key_pem.decode())
             certificate.write_bytes(certificate_pem)
     return certificate, key
 
@@ -44,12 +46,6 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody else may read, from its first moment on."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
 
 
 def _generate() -> tuple[bytes, bytes]:

@@ -1,6 +1,6 @@
 """Who is connected to a port: a client, and the socket that carries its bytes.
 
-A `Client` is whatever speaks with one peer, without a socket: bytes in, bytes out, and the time. A
+`AnyClient` is whatever speaks with one peer, without a socket: bytes in, bytes out, and the time. A
 port is given a factory of them, and knows nothing else of what it serves.
 """
 
@@ -22,7 +22,7 @@ log = logging.getLogger("twinbus.serving")
 HANDSHAKE_S = 30.0
 
 
-class Client(Protocol):
+class AnyClient(Protocol):
     """One conversation. Whenever it has something to say, it calls what its factory was given."""
 
     writable: bool  # set by the port: whether the peer reads what it is sent
@@ -55,8 +55,8 @@ class Client(Protocol):
         """The socket is gone."""
 
 
-C = TypeVar("C", bound=Client)
-C_co = TypeVar("C_co", bound=Client, covariant=True)
+C = TypeVar("C", bound=AnyClient)
+C_co = TypeVar("C_co", bound=AnyClient, covariant=True)
 
 
 class Peer(Protocol[C_co]):

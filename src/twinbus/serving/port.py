@@ -107,7 +107,8 @@ class Port(Generic[C]):
     def set_gone(self, gone: bool) -> None:
         """Stop listening, or listen again; those who are connected stay."""
         if gone and self._accepting is not None and self._socket is not None:
-            # Closed when nobody waits on it any more: the next file would get its number.
+            # Closed only when the loop has ceased to watch it: the next file that is opened gets
+            # its number, and would be watched in its place.
             self._accepting.add_done_callback(partial(_close, self._socket))
             self._accepting.cancel()
             self._accepting = None
