@@ -75,3 +75,19 @@ def classify(error: Exception) -> Verdict:
         condition = str(getattr(error, "_condition", "") or "")
         return Verdict.RAISE if condition in _CALLERS_CONDITIONS else Verdict.COUNT
     return Verdict.RAISE
+
+
+class Judge:
+    """Asks a classifier once of each error, however many want to know what it said."""
+
+    __slots__ = ("_classifier", "_last")
+
+    def __init__(self, classifier: Classifier = classify) -> None:
+        self._classifier = classifier
+        self._last: tuple[Exception, Verdict] | None = None
+
+    def of(self, error: Exception) -> Verdict:
+        last = self._last
+        if last is None or last[0] is not error:
+            last = self._last = (error, self._classifier(error))
+        return last[1]

@@ -88,11 +88,11 @@ def check(
     """
     from twinbus.paired.blocking.factory_blocking import MessagingFactory
     from twinbus.paired.blocking.manager_blocking import NamespaceManager
-    from twinbus.paired.check import Step
+    from twinbus.paired.check import Tried
     from twinbus.paired.check import check as steps_of
 
     home, away = primary_of(primary), secondary_of(secondary)
-    steps: list[Step] = []
+    steps: list[Tried] = []
     with (
         MessagingFactory.from_connection_string(home, retry_total=0) as first,
         MessagingFactory.from_connection_string(away, retry_total=0) as second,

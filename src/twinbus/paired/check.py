@@ -11,9 +11,10 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError
 
 from twinbus.errors import TwinbusError, first_line
 from twinbus.paired.blocking.factory_blocking import MessagingFactory
+from twinbus.paired.blocking.link_blocking import side_of
 from twinbus.paired.blocking.manager_blocking import NamespaceManager
 from twinbus.paired.blocking.pinger_blocking import Pinger
-from twinbus.paired.blocking.world_blocking import Crew
+from twinbus.paired.blocking.world_blocking import World
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 
 # No entity has this name; that the primary says so shows that it is there and knows us.
@@ -21,7 +22,7 @@ NOWHERE = "twinbus-check-no-such-entity"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Tried:
     what: str
     ok: bool
     detail: str
@@ -33,10 +34,10 @@ def check(
     manager: NamespaceManager,
     entities: list[str],
     backlog_queue_count: int,
-) -> Iterator[Step]:
+) -> Iterator[Tried]:
     """Each step as it is done."""
-    crew = Crew()
-    home, away = Pinger(primary, crew), Pinger(secondary, crew)
+    world = World()
+    home, away = (Pinger(side_of(each, world), world) for each in (primary, secondary))
     yield _reachable(home, primary.fully_qualified_namespace)
     for entity in entities:
         yield _pinged(home, entity, f"'{entity}' on the primary takes messages")
@@ -47,30 +48,30 @@ def check(
     yield paired
     if paired.ok and primary.pairing is not None:
         made = options.backlog_queue_count
-        yield Step(
+        yield Tried(
             "the backlog queues are there",
             made == backlog_queue_count,
             f"{made} of {backlog_queue_count}",
         )
         for queue in primary.pairing.diverter.rotation.queues:
             yield _pinged(away, queue, f"{queue} takes messages")
-    crew.stop()
+    world.stop()
 
 
-def _reachable(pinger: Pinger, host: str) -> Step:
+def _reachable(pinger: Pinger, host: str) -> Tried:
     error = pinger.ping(NOWHERE)
     ok = error is None or isinstance(error, MessagingEntityNotFoundError)
-    return Step("the primary answers", ok, host if ok else first_line(error))
+    return Tried("the primary answers", ok, host if ok else first_line(error))
 
 
-def _pinged(pinger: Pinger, path: str, what: str) -> Step:
+def _pinged(pinger: Pinger, path: str, what: str) -> Tried:
     error = pinger.ping(path)
-    return Step(what, error is None, "a ping got through" if error is None else first_line(error))
+    return Tried(what, error is None, "a ping got through" if error is None else first_line(error))
 
 
-def _done(what: str, act: Callable[[], None]) -> Step:
+def _done(what: str, act: Callable[[], None]) -> Tried:
     try:
         act()
     except TwinbusError as error:
-        return Step(what, False, first_line(error))
-    return Step(what, True, "")
+        return Tried(what, False, first_line(error))
+    return Tried(what, True, "")

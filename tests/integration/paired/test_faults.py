@@ -311,7 +311,7 @@ async def test_a_backlog_queue_in_trouble_leaves_the_rotation_and_none_left_is_a
     for _ in range(4):
         async with pair.sender("all") as sender:
             inner = getattr(sender, "_inner", sender)
-            inner._sticky = queues[0]
+            inner._join().sticky = queues[0]
             await sender.send_messages(message()[1])
     assert [event.queue for event in pair.seen(BacklogQueueOut)] == [queues[0]]
     assert len(await peek(pair.secondary.connection_string, queues[1])) == 4

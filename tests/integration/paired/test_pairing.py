@@ -250,7 +250,7 @@ async def test_a_backlog_queue_that_is_gone_leaves_the_rotation(pair: Pair) -> N
     for number in range(6):
         async with pair.sender(f"nowhere-{number}") as sender:
             sender_object = getattr(sender, "_inner", sender)
-            sender_object._sticky = f"{name}/{BACKLOG}/0"
+            sender_object._join().sticky = f"{name}/{BACKLOG}/0"
             await sender.send_messages(ServiceBusMessage(str(number)))
     assert len(pair.seen(BacklogQueueOut)) == 1
     found = await peek(pair.secondary.connection_string, f"{name}/{BACKLOG}/1")

@@ -20,7 +20,7 @@ from twinbus import PairingError
 from twinbus.client_errors import BacklogError
 from twinbus.paired.aio.gatherer import Gatherer
 from twinbus.paired.aio.link import SharedSender
-from twinbus.paired.aio.world import Crew
+from twinbus.paired.aio.world import World
 from twinbus.paired.outgoing import IdentifyingTransportAsync, single
 
 FLUSH = {"batch_flush_interval": timedelta(milliseconds=20)}
@@ -107,15 +107,15 @@ async def test_what_is_no_single_messages_fault_is_not_tried_again_one_by_one(
         attempts.append(len(ready.encoded()))
         raise error
 
-    crew = Crew()
-    gatherer = Gatherer(deliver, 0.01, 262_144, crew)
+    world = World()
+    gatherer = Gatherer(deliver, 0.01, 262_144, world)
     message = single(ServiceBusMessage("x"), IdentifyingTransportAsync, {})
     results = await asyncio.gather(
         *(gatherer.send(message, None) for _ in range(10)), return_exceptions=True
     )
     assert results == [error] * 10
     assert attempts == [10]
-    await crew.stop()
+    await world.stop()
 
 
 async def test_a_callers_timeout_and_cancel_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

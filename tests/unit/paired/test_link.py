@@ -59,7 +59,7 @@ async def test_a_link_closed_while_quiet_is_known_before_the_send(
     reader: Any, link: LinkState, connection: ConnectionState, alive: bool
 ) -> None:
     factory = MessagingFactory.from_connection_string(CONNECTION.format("contoso"))
-    sender = plain_sender(factory, "orders", factory._crew)
+    sender = plain_sender(factory, "orders", factory._world)
     sender._handler = handler(reader, link, connection)
     assert await sender._is_alive() is alive
     sender._handler = None
@@ -83,7 +83,7 @@ async def test_a_quiet_link_that_died_is_opened_again_before_it_is_needed(
     assert wire.opened.count("orders") >= 2
     assert sender._running
     await primary.close()
-    assert len(primary._crew) == 0
+    assert len(primary._world) == 0
 
 
 class Unanswered:

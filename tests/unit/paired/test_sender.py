@@ -33,10 +33,10 @@ from twinbus import BacklogError, FactoryFaultedError
 from twinbus.amqp.message import Message, application_properties
 from twinbus.classifier import Verdict
 from twinbus.failover.states import State
-from twinbus.paired.aio import busy as busy_module
-from twinbus.paired.aio import sender as sender_module
+from twinbus.paired.aio import route as route_module
 from twinbus.paired.aio.busy import BUSY_S
 from twinbus.paired.aio.link import SharedSender
+from twinbus.paired.aio.world import World
 from twinbus.paired.events import (
     BacklogQueueIn,
     BacklogQueueOut,
@@ -151,7 +151,7 @@ async def test_server_busy_waits_ten_seconds_and_sends_again(
     wire, primary, _, _ = await make_pair(monkeypatch, factory={"retry_total": 3})
     waits, tries = [], []
 
-    async def no_time(seconds: float) -> None:
+    async def no_time(_: World, seconds: float) -> None:
         waits.append(seconds)
 
     def busy_twice(_: str, path: str) -> None:
@@ -159,12 +159,43 @@ async def test_server_busy_waits_ten_seconds_and_sends_again(
         if len(tries) < 3:
             raise ServiceBusServerBusyError
 
-    monkeypatch.setattr(sender_module, "sleep", no_time)
+    monkeypatch.setattr(World, "sleep", no_time)
     wire.rule = busy_twice
     await primary.get_queue_sender("orders").send_messages(SEND)
     assert waits == [10, 10], "and no quicker retries of the SDK's in between"
     assert len(tries) == 3
     assert primary.entity_states() == {"orders": State.HEALTHY}
+    await primary.close()
+
+
+@pytest.mark.parametrize("flush", [None, timedelta(milliseconds=1)])
+async def test_a_failed_send_is_classified_once_and_by_the_users_classifier(
+    monkeypatch: pytest.MonkeyPatch, flush: timedelta | None
+) -> None:
+    seen: list[Exception] = []
+
+    def mine(error: Exception) -> Verdict:
+        seen.append(error)
+        return Verdict.RAISE if isinstance(error, OperationTimeoutError) else Verdict.COUNT
+
+    wire, primary, _, _ = await make_pair(
+        monkeypatch, classifier=mine, factory={"batch_flush_interval": flush}
+    )
+    sender = primary.get_queue_sender("orders")
+
+    def late(host: str, path: str) -> None:
+        raise OperationTimeoutError(message="no answer")
+
+    wire.rule = late
+    with pytest.raises(OperationTimeoutError):
+        await sender.send_messages(SEND)
+    assert len(seen) == 1
+    assert not sender._running, "its answer may still come"
+    assert primary.entity_states() == {"orders": State.HEALTHY}
+    wire.rule = raising(TypeError("the default would leave this to the caller"))
+    await sender.send_messages(SEND)
+    assert len(seen) == 2
+    assert primary.entity_states() == {"orders": State.DIVERTED}
     await primary.close()
 
 
@@ -180,12 +211,12 @@ async def test_a_busy_server_is_waited_for_while_suspect_too_and_diverts_nothing
     assert primary.pairing is not None
     suspect = primary.pairing.entity("orders").failover
 
-    async def no_time(seconds: float) -> None:
+    async def no_time(_: World, seconds: float) -> None:
         waits.append(seconds)
         assert suspect.state is State.SUSPECT, "busy is neither a failure more nor a success"
         wire.rule = lambda *_: None
 
-    monkeypatch.setattr(sender_module, "sleep", no_time)
+    monkeypatch.setattr(World, "sleep", no_time)
     wire.rule = raising(ServiceBusServerBusyError())
     await sender.send_messages(SEND)
     assert waits == [10]
@@ -277,7 +308,9 @@ async def test_a_backlog_queue_that_fails_leaves_the_rotation_and_all_senders_le
     primary.pairing.diverter.rotation._back_at.clear()
     primary.pairing.diverter.rotation._back_at[bad] = 0.0
     wire.rule = lambda *_: None
-    senders[0]._sticky = bad
+    route = senders[0]._join()
+    assert route is not None
+    route.sticky = bad
     await senders[0].send_messages(SEND)
     assert any(isinstance(event, BacklogQueueIn) for event in events)
     await primary.close()
@@ -318,8 +351,9 @@ async def test_a_list_goes_on_with_another_queue_where_the_first_left_off(
     many += [ServiceBusMessage(bytes(100_000), message_id="2")]
     ready = [encoded(each) for each in many]
     assert primary.pairing is not None
-    sender._join()
-    await primary.pairing.diverter.divert("orders", ready, sender._sticky, time.monotonic() + 5)
+    route = sender._join()
+    assert route is not None
+    await primary.pairing.diverter.divert("orders", ready, route.sticky, time.monotonic() + 5)
     assert sorted(each.properties.message_id for _, _, each in wire.sent) == ["0", "1", "2"]
     assert len({path for _, path, _ in wire.sent}) == 2
     await primary.close()
@@ -352,7 +386,7 @@ async def test_pings_go_on_every_interval_until_one_succeeds_and_then_all_go_hom
     assert ping.ttl_ms == 1000
     assert ping.properties.group_id, "a session of its own"
     assert message.properties.content_type is None
-    assert len(primary._crew) == 1, "the one that keeps links warm"
+    assert len(primary._world) == 1, "the one that keeps links warm"
     await primary.close()
 
 
@@ -497,7 +531,7 @@ async def test_who_is_told_that_the_server_is_busy_waits_alone(
     wire, primary, _, _ = await make_pair(monkeypatch)
     waiting = asyncio.Event()
 
-    async def long_wait(seconds: float) -> None:
+    async def long_wait(_: World, seconds: float) -> None:
         await waiting.wait()
 
     busy = iter([ServiceBusServerBusyError()])
@@ -506,7 +540,7 @@ async def test_who_is_told_that_the_server_is_busy_waits_alone(
         for error in busy:
             raise error
 
-    monkeypatch.setattr(sender_module, "sleep", long_wait)
+    monkeypatch.setattr(World, "sleep", long_wait)
     wire.rule = once
     sender = primary.get_queue_sender("orders")
     told = asyncio.create_task(sender.send_messages(ServiceBusMessage("1", message_id="1")))
@@ -900,7 +934,7 @@ async def test_a_schedule_request_is_the_sdks_own(monkeypatch: pytest.MonkeyPatc
 async def test_a_send_that_is_cancelled_unanswered_counts_as_a_time_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sender_module, "UNANSWERED_S", 0.05)
+    monkeypatch.setattr(route_module, "UNANSWERED_S", 0.05)
     wire, primary, _, _ = await make_pair(monkeypatch)
     sender = primary.get_queue_sender("orders")
     await sender.send_messages(SEND)
@@ -920,7 +954,7 @@ async def test_a_send_that_is_cancelled_unanswered_counts_as_a_time_out(
 async def test_so_does_one_that_is_cancelled_while_it_schedules_or_opens_a_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sender_module, "UNANSWERED_S", 0.05)
+    monkeypatch.setattr(route_module, "UNANSWERED_S", 0.05)
     _, primary, _, _ = await make_pair(monkeypatch)
 
     async def silent(self: Any, *_: Any, **__: Any) -> None:
@@ -944,7 +978,7 @@ async def test_so_does_one_that_is_cancelled_while_it_schedules_or_opens_a_link(
 async def test_a_send_that_is_cancelled_right_away_says_nothing_about_the_entity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert sender_module.UNANSWERED_S == 1
+    assert route_module.UNANSWERED_S == 1
     wire, primary, _, _ = await make_pair(monkeypatch)
     sender = primary.get_queue_sender("orders")
     wire.rule = lambda *_: asyncio.sleep(60)
@@ -957,7 +991,7 @@ async def test_a_send_that_is_cancelled_right_away_says_nothing_about_the_entity
 async def test_nor_does_one_that_waited_for_the_sends_of_others_or_for_a_busy_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sender_module, "UNANSWERED_S", 0.05)
+    monkeypatch.setattr(route_module, "UNANSWERED_S", 0.05)
     wire, primary, _, _ = await make_pair(monkeypatch)
     sender = primary.get_queue_sender("orders")
     wire.rule = lambda *_: asyncio.sleep(0.02)
@@ -1089,14 +1123,14 @@ async def test_without_a_pairing_too_a_busy_server_has_its_ten_seconds(
     primary.pairing = None
     waits: list[float] = []
 
-    async def no_time(seconds: float) -> None:
+    async def no_time(_: World, seconds: float) -> None:
         waits.append(seconds)
 
     def busy_twice(_: str, __: str) -> None:
         if len(waits) < 2:
             raise ServiceBusServerBusyError
 
-    monkeypatch.setattr(busy_module, "sleep", no_time)
+    monkeypatch.setattr(World, "sleep", no_time)
     wire.rule = busy_twice
     sender = primary.get_queue_sender("orders")
     await sender.send_messages(SEND)

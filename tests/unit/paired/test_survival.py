@@ -27,14 +27,14 @@ from twinbus.paired import telemetry
 from twinbus.paired.aio import keeper as keeper_module
 from twinbus.paired.aio import link
 from twinbus.paired.aio import pairing as pairing_module
-from twinbus.paired.aio import pinger as pinger_module
 from twinbus.paired.aio.gatherer import Gatherer
 from twinbus.paired.aio.keeper import Keeper
 from twinbus.paired.aio.link import SharedSender
-from twinbus.paired.aio.world import Crew
+from twinbus.paired.aio.world import World
 from twinbus.paired.blocking import gatherer_blocking as blocking_gatherer
 from twinbus.paired.blocking import link_blocking as blocking_link
 from twinbus.paired.blocking import world_blocking as threads
+from twinbus.paired.blocking.link_blocking import side_of
 from twinbus.paired.blocking.pairing_blocking import Pairing
 from twinbus.paired.events import Pinged, SyphonEnded, SyphonStarted
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, single
@@ -97,7 +97,7 @@ async def test_an_entity_is_pinged_until_it_is_back_whatever_a_ping_runs_into(
 ) -> None:
     wire, primary, sender = await out(monkeypatch)
     odd = times(3, MemoryError("no room for a link"), link.plain_sender)
-    monkeypatch.setattr(pinger_module, "plain_sender", odd)
+    monkeypatch.setattr(link, "plain_sender", odd)
     await comes_home(wire, primary, sender)
     assert "no room for a link" in caplog.text
     assert "'orders'" in caplog.text
@@ -283,7 +283,7 @@ async def test_what_fails_while_closing_keeps_nothing_else_from_being_closed(
     monkeypatch.setattr(SharedSender, "close", odd)
     await primary.close()
     assert "a link that nobody can close" in caplog.text
-    assert len(primary._crew) == 0
+    assert len(primary._world) == 0
     assert primary.ledger is not None
     assert list((tmp_path / "ledger").rglob("*.parquet")), "the ledger is written"
 
@@ -337,10 +337,10 @@ async def test_the_syphon_is_started_again_whatever_its_keeper_runs_into(
 ) -> None:
     for name in ("LOOK_S", "FIRST_PAUSE_S", "LAST_PAUSE_S"):
         monkeypatch.setattr(keeper_module, name, 0.01)
-    process, crew, announcer = Process(), Crew(), telemetry.Announcer()
+    process, world, announcer = Process(), World(), telemetry.Announcer()
     events: list[Any] = []
     announcer.add(events.append)
-    keeper = Keeper(process, "contoso", announcer, crew)  # type: ignore[arg-type]
+    keeper = Keeper(process, "contoso", announcer, world)  # type: ignore[arg-type]
     keeper.keep()
     process.fails[what] = error
     process.code = 1
@@ -352,7 +352,7 @@ async def test_the_syphon_is_started_again_whatever_its_keeper_runs_into(
     if what == "start":
         assert any(str(error) in str(each) for each in events), events
     await keeper.stop()
-    await crew.stop()
+    await world.stop()
 
 
 # -- the gatherer
@@ -420,8 +420,8 @@ def test_a_factory_outlives_the_loop_that_its_flush_began_in() -> None:
     async def deliver(ready: Any, timeout: float | None) -> None:  # noqa: ASYNC109  as a sender's
         sent.append(ready)
 
-    crew = Crew()
-    gatherer = Gatherer(deliver, 0.01, 1000, crew)
+    world = World()
+    gatherer = Gatherer(deliver, 0.01, 1000, world)
 
     async def hasty() -> None:
         job = asyncio.create_task(gatherer.send(message("1"), None))
@@ -454,20 +454,20 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_crew_without_threads_says_so_and_ends(
+def test_a_world_without_threads_says_so_and_ends(
     no_threads: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    crew = threads.Crew()
-    assert not crew.start("watch on orders", lambda: None)
+    world = threads.World()
+    assert not world.start("watch on orders", lambda: None)
     assert "watch on orders" in caplog.text
-    crew.stop(1.0)
-    assert len(crew) == 0
+    world.stop(1.0)
+    assert len(world) == 0
 
 
 def test_a_gathered_send_goes_out_without_threads_too(no_threads: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     gatherer = blocking_gatherer.Gatherer(
-        lambda ready, timeout: sent.append(ready), 0.01, 1000, threads.Crew()
+        lambda ready, timeout: sent.append(ready), 0.01, 1000, threads.World()
     )
     for body in ("1", "2"):
         gatherer.send(message(body), SOON_S)
@@ -478,7 +478,7 @@ def test_a_link_is_cut_if_nobody_can_close_it(no_threads: pytest.MonkeyPatch) ->
     cut: list[Any] = []
     no_threads.setattr(blocking_link, "break_off", cut.append)
     sender = object.__new__(blocking_link.SharedSender)
-    sender._crew = threads.Crew()
+    sender._world = threads.World()
     sender._handler = handler = object()
     sender.drop_link()
     assert cut == [handler]
@@ -489,9 +489,9 @@ def test_a_job_that_fails_is_logged_with_its_name(caplog: pytest.LogCaptureFixtu
     def job() -> None:
         raise ValueError("odd")
 
-    crew = threads.Crew()
-    assert crew.start("watch on orders", job)
-    crew.stop()
+    world = threads.World()
+    assert world.start("watch on orders", job)
+    world.stop()
     assert "watch on orders" in caplog.text
     assert "ValueError: odd" in caplog.text
 
@@ -508,8 +508,9 @@ def test_an_entity_that_failed_when_there_were_no_threads_is_watched_as_soon_as_
         manager, secondary, failover_interval=timedelta(0)
     )
     options._ping_primary_interval = timedelta(milliseconds=30)
-    crew = threads.Crew()
-    pairing = Pairing(primary, options, ["backlog"], telemetry.Announcer(), crew)
+    world = threads.World()
+    home, away = side_of(primary, world), side_of(secondary, world)
+    pairing = Pairing(home, away, options, ["backlog"], telemetry.Announcer(), world)
     pinged = threading.Event()
 
     def ping(path: str) -> None:
@@ -524,7 +525,7 @@ def test_an_entity_that_failed_when_there_were_no_threads_is_watched_as_soon_as_
     assert "watch on orders" in caplog.text
     assert pairing.is_diverted(orders)
     assert pinged.wait(SOON_S), "a ping to 'orders'"
-    crew.stop(SOON_S)
+    world.stop(SOON_S)
     assert orders.failover.state is State.HEALTHY
     for each in (primary, secondary, manager):
         each.close()

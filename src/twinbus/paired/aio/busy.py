@@ -5,21 +5,19 @@ The documents want each part of an application to do so by itself. The SDK would
 
 from __future__ import annotations
 
-import time
-
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from twinbus.paired.aio.world import sleep
+from twinbus.paired.aio.world import World
 
 BUSY_S = 10.0
 
 
-async def outwait_busy(error: Exception, deadline: float | None) -> bool:
+async def outwait_busy(world: World, error: Exception, deadline: float | None) -> bool:
     """Before the SDK tries again: wait, if the server was busy; else false. Raises the error if
     the caller has no ten seconds."""
     if not isinstance(error, ServiceBusServerBusyError):
         return False
-    if deadline is not None and time.monotonic() + BUSY_S > deadline:
+    if deadline is not None and world.now() + BUSY_S > deadline:
         raise error
-    await sleep(BUSY_S)
+    await world.sleep(BUSY_S)
     return True

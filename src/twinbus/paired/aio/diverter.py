@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from azure.servicebus.aio import ServiceBusClient
-
 from twinbus.client_errors import BacklogError, EnvelopeError
 from twinbus.failover.rotation import Rotation
-from twinbus.paired.aio.link import CongestedError, SharedSender, plain_sender
-from twinbus.paired.aio.world import Crew
+from twinbus.paired.aio.link import CongestedError, Link, Side
+from twinbus.paired.aio.world import World
 from twinbus.paired.bookkeeper import KEEPS_NOTHING, Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
 from twinbus.paired.outgoing import OutgoingBatch
@@ -28,18 +25,18 @@ LEAST_S = 0.25
 class Diverter:
     def __init__(
         self,
-        secondary: ServiceBusClient,
+        secondary: Side,
         rotation: Rotation,
         announcer: Announcer,
-        crew: Crew,
+        world: World,
         books: Bookkeeper = KEEPS_NOTHING,
     ) -> None:
         self.rotation = rotation
         self._secondary = secondary
         self._announcer = announcer
-        self._crew = crew
+        self._world = world
         self._books = books
-        self._senders: dict[str, SharedSender] = {}
+        self._links: dict[str, Link] = {}
 
     async def divert(
         self,
@@ -56,9 +53,9 @@ class Diverter:
         pending = Transfers(path, messages)
         names = deque(ids)
         errors: dict[str, BaseException] = {}
-        order = self.rotation.order(sticky, time.monotonic())
+        order = self.rotation.order(sticky, self._world.now())
         for tried, queue in enumerate(order):
-            left = deadline - time.monotonic()
+            left = deadline - self._world.now()
             if left <= 0 and errors:
                 break
             # Half of what is left: the best candidate gets most, and the others get some.
@@ -77,28 +74,28 @@ class Diverter:
                 return queue
         raise BacklogError(
             f"'{path}' is out, and none of {len(errors)} backlog queues on "
-            f"{self._secondary.fully_qualified_namespace} took its messages; send again when one "
+            f"{self._secondary.host} took its messages; send again when one "
             "of the two namespaces is back.",
             errors,
         ) from next(reversed(errors.values()), None)
 
     def is_cold(self, queue: str) -> bool:
         """Whether nobody has yet opened a link to it."""
-        return queue not in self._senders
+        return queue not in self._links
 
     async def warm(self, queue: str) -> None:
         """Open the link to a queue that will be needed soon."""
         try:
-            await self._sender(queue).warm(QUEUE_S)
+            await self._link(queue).warm(QUEUE_S)
         except CongestedError:
             pass  # somebody is at it
         except Exception as error:  # noqa: BLE001  the send will find out, and say so
             self._failed(queue, error)
 
     async def close(self) -> None:
-        senders, self._senders = self._senders, {}
-        for sender in senders.values():
-            await self._crew.attempt("closing", sender.entity_name, sender.close)
+        links, self._links = self._links, {}
+        for queue, link in links.items():
+            await self._world.attempt("closing", queue, link.close)
 
     async def _put(
         self,
@@ -109,31 +106,27 @@ class Diverter:
         timeout: float,
     ) -> None:
         """Take messages off ``pending``, and their ids off ``names``, as the queue accepts them."""
-        sender = self._sender(queue)
-        end = time.monotonic() + timeout
-        if not sender._max_batch_size_on_link:
-            await sender.warm(timeout)
-        limit = min(sender._max_batch_size_on_link, sender._max_message_size_on_link)
+        link = self._link(queue)
+        end = self._world.now() + timeout
+        if not link.limit:
+            await link.warm(timeout)
         while pending:
-            items, whole = pending.next(limit)
+            items, whole = pending.next(link.limit)
             for batch in items:
-                await sender.transfer(OutgoingBatch(batch), max(LEAST_S, end - time.monotonic()))
+                await link.transfer(OutgoingBatch(batch), max(LEAST_S, end - self._world.now()))
             pending.accepted(whole)
             self._announce_diverted(queue, path, items, whole)
             ids = [names.popleft() for _ in range(min(whole, len(names)))]
-            host = self._secondary.fully_qualified_namespace
-            self._books.diverted(host, queue, path, items, ids)
+            self._books.diverted(self._secondary.host, queue, path, items, ids)
 
-    def _sender(self, queue: str) -> SharedSender:
-        sender = self._senders.get(queue)
-        if sender is None:
-            sender = self._senders.setdefault(
-                queue, plain_sender(self._secondary, queue, self._crew)
-            )
-        return sender
+    def _link(self, queue: str) -> Link:
+        link = self._links.get(queue)
+        if link is None:
+            link = self._links.setdefault(queue, self._secondary.link(queue))
+        return link
 
     def _failed(self, queue: str, error: BaseException) -> None:
-        if self.rotation.failed(queue, time.monotonic()):
+        if self.rotation.failed(queue, self._world.now()):
             self._announcer.announce(
                 BacklogQueueOut(**self._where(), queue=queue, error=str(error))
             )
@@ -153,4 +146,4 @@ class Diverter:
         )
 
     def _where(self) -> dict[str, Any]:
-        return {"at": time.time(), "namespace": self._secondary.fully_qualified_namespace}
+        return {"at": self._world.date(), "namespace": self._secondary.host}

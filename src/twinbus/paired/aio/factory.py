@@ -9,7 +9,6 @@ on every call.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from os import PathLike
@@ -24,12 +23,12 @@ from twinbus.ledger import Ledger, LedgerError
 from twinbus.paired.aio.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.paired.aio.gatherer import Gatherer
 from twinbus.paired.aio.keeper import Keeper
-from twinbus.paired.aio.link import adopt
+from twinbus.paired.aio.link import adopt, side_of
 from twinbus.paired.aio.pairing import Pairing
 from twinbus.paired.aio.receiver import MessageReceiver, adopt_receiver
 from twinbus.paired.aio.sender import MessageSender
 from twinbus.paired.aio.setup import Trial, check_manager, prepare_backlog
-from twinbus.paired.aio.world import Crew, Signal, aside
+from twinbus.paired.aio.world import Signal, World, aside
 from twinbus.paired.bookkeeper import books_of
 from twinbus.paired.entity_path import parse_path
 from twinbus.paired.events import Closed, Faulted, PairingEvent
@@ -78,13 +77,13 @@ class MessagingFactory(ServiceBusClient):
         self.ledger = _ledger(ledger)
         self.books = books_of(self.ledger, self.fully_qualified_namespace)
         self._announcer = Announcer()
-        self._crew = Crew()
-        self._flushes = Crew()  # these have messages in their hands
+        self._world = World()
+        self._flushes = World()  # these have messages in their hands
         self._partner: MessagingFactory | None = None
         self._settled: Signal | None = None  # set when the pairing is there, or is taken back
         self._hosts_syphon = False
-        self._ended = Signal()
-        self._shut_down = Signal()
+        self._ended = self._world.signal()
+        self._shut_down = self._world.signal()
         self._end: str | None = None  # why every later call fails
         self._keeper: Keeper | None = None
         # Kept for the syphon alone, which is another process and needs it there.
@@ -113,7 +112,7 @@ class MessagingFactory(ServiceBusClient):
             await self._set_up(options, secondary)
         except BaseException:
             try:
-                await self._crew.stop(SETTLE_S)
+                await self._world.stop(SETTLE_S)
             finally:
                 self._partner = secondary._partner = None
             raise
@@ -143,7 +142,7 @@ class MessagingFactory(ServiceBusClient):
         with _DECIDING:
             self._check_free(secondary)
             self._partner, secondary._partner = secondary, self
-            self._settled = secondary._settled = Signal()
+            self._settled = secondary._settled = self._world.signal()
         return secondary
 
     def _check_free(self, secondary: MessagingFactory) -> None:
@@ -172,14 +171,15 @@ class MessagingFactory(ServiceBusClient):
         check_manager(options.secondary_namespace_manager, self, secondary)
         if hosts_syphon:
             check_syphon(self, secondary)
-        trial = Trial(secondary, self._crew, still, receive=hosts_syphon)
+        trial = Trial(secondary, self._world, still, receive=hosts_syphon)
         queues = await prepare_backlog(
             options,
             self.fully_qualified_namespace,
             lambda path: self._managed(secondary, path),
             trial,
         )
-        pairing = Pairing(self, options, queues, self._announcer, self._crew, self.books)
+        home, away = (side_of(each, self._world, options.classifier) for each in (self, secondary))
+        pairing = Pairing(home, away, options, queues, self._announcer, self._world, self.books)
         keeper = self._keeper_of(secondary, queues) if hosts_syphon else None
         try:
             if keeper is not None:
@@ -203,7 +203,7 @@ class MessagingFactory(ServiceBusClient):
         process = SyphonProcess(
             self._connection_string, secondary._connection_string, queues, ledger
         )
-        return Keeper(process, self.fully_qualified_namespace, self._announcer, self._crew)
+        return Keeper(process, self.fully_qualified_namespace, self._announcer, self._world)
 
     def _managed(self, secondary: MessagingFactory, path: str) -> None:
         self.books.managed(secondary.fully_qualified_namespace, path)
@@ -230,14 +230,16 @@ class MessagingFactory(ServiceBusClient):
         self.check_open()
         flush = kwargs.pop("batch_flush_interval", self.batch_flush_interval)
         _check_flush(flush)
-        sender: MessageSender = adopt(make(path, **kwargs), MessageSender, self._crew)
+        sender: MessageSender = adopt(make(path, **kwargs), MessageSender, self._world)
         sender._factory = self
-        sender._joined = None
-        sender._sticky = ""
+        sender._route = None
         sender._gatherer = None
         if flush:
             every_s = flush.total_seconds()
-            sender._gatherer = Gatherer(sender.deliver, every_s, 262_144, self._flushes)
+            sender._gatherer = Gatherer(
+                *(sender.deliver, every_s, 262_144, self._flushes),
+                lambda error: sender._judge.of(error),
+            )
         return sender
 
     def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> MessageReceiver:
@@ -312,7 +314,7 @@ class MessagingFactory(ServiceBusClient):
         host = self.fully_qualified_namespace
         await self._finish(
             f"the factory of {host} was closed; make a new one",
-            Closed(at=time.time(), namespace=host),
+            Closed(at=self._world.date(), namespace=host),
         )
 
     async def fault(self, reason: str) -> None:
@@ -321,7 +323,7 @@ class MessagingFactory(ServiceBusClient):
             host = self.fully_qualified_namespace
             await self._finish(
                 f"the factory of {host} has faulted: {reason}; make a new one",
-                Faulted(at=time.time(), namespace=host, error=reason),
+                Faulted(at=self._world.date(), namespace=host, error=reason),
             )
 
     async def _finish(self, why: str, event: PairingEvent) -> None:
@@ -344,24 +346,24 @@ class MessagingFactory(ServiceBusClient):
             await self._close("the syphon", self._keeper.stop)
         if self.pairing is not None:
             self.pairing.stop()
-            await self._crew.stop(SETTLE_S)
+            await self._world.stop(SETTLE_S)
             await self._flushes.stop()
             await self.pairing.diverter.close()
         await self._close("the links", super().close)
         await self._flushes.stop()
-        await self._crew.stop(SETTLE_S)
+        await self._world.stop(SETTLE_S)
         if self.ledger is not None and self._owns_ledger:
             await self._close("the ledger", aside, self.ledger.close)
 
     async def _close(self, what: str, act: Callable[..., Awaitable[None]], *args: Any) -> None:
         """What fails keeps nothing else from being closed."""
         host = self.fully_qualified_namespace
-        await self._crew.attempt(f"closing {what}", host, act, *args)
+        await self._world.attempt(f"closing {what}", host, act, *args)
 
     def _warn_partner(self) -> None:
         partner = self._partner
         if partner is not None and partner._end is None:
-            partner._crew.start("partner watch", partner._follow, self)
+            partner._world.start("partner watch", partner._follow, self)
 
     async def _follow(self, gone: MessagingFactory) -> None:
         """The partner has ended: end too, if nobody does it for us."""

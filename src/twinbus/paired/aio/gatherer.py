@@ -17,9 +17,9 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.amqp.batches import BATCH_OVERHEAD, ITEM_OVERHEAD
-from twinbus.classifier import Verdict, classify
+from twinbus.classifier import Classifier, Verdict, classify
 from twinbus.client_errors import BacklogError, FactoryFaultedError
-from twinbus.paired.aio.world import Crew, Promise, sleep
+from twinbus.paired.aio.world import Promise, World
 from twinbus.paired.outgoing import (
     Outgoing,
     OutgoingBatch,
@@ -48,11 +48,19 @@ class _Waiting:
 
 
 class Gatherer:
-    def __init__(self, deliver: Deliver, interval_s: float, limit_bytes: int, crew: Crew) -> None:
+    def __init__(
+        self,
+        deliver: Deliver,
+        interval_s: float,
+        limit_bytes: int,
+        world: World,
+        verdict_of: Classifier = classify,
+    ) -> None:
+        self._verdict_of = verdict_of
         self._deliver = deliver
         self._interval_s = interval_s
         self._limit_bytes = limit_bytes - BATCH_OVERHEAD
-        self._crew = crew
+        self._world = world
         self._waiting: list[_Waiting] = []
         self._flush_job: object = None  # which flush is under way
         self._mutex = threading.Lock()
@@ -68,7 +76,7 @@ class Gatherer:
             if start:
                 self._flush_job = object()
             ended = partial(self._flush_ended, self._flush_job)
-        if start and not self._crew.start("batch flush", self._flush, ended=ended):
+        if start and not self._world.start("batch flush", self._flush, ended=ended):
             await self.close()  # nobody else would send what waits
         try:
             await mine.promise.outcome(timeout)
@@ -84,7 +92,7 @@ class Gatherer:
 
     async def _flush(self) -> None:
         while True:
-            await sleep(self._interval_s)
+            await self._world.sleep(self._interval_s)
             with self._mutex:
                 waiting, self._waiting = self._waiting, []
                 if not waiting:
@@ -133,7 +141,7 @@ class Gatherer:
                 OutgoingBatch.of([each.message for each in chunk]), max(times) if times else None
             )
         except Exception as error:  # noqa: BLE001  it is the callers', through their promises
-            if _may_be_of_one(error):
+            if self._may_be_of_one(error):
                 for each in chunk:
                     await self._send_one(each)
             else:
@@ -149,11 +157,10 @@ class Gatherer:
         else:
             each.promise.resolve()
 
-
-def _may_be_of_one(error: Exception) -> bool:
-    """Whether the other messages may do better without the one that it is about. That neither
-    namespace takes any, or that the key is bad, each of them would only wait to hear again."""
-    return classify(error) is Verdict.RAISE and not isinstance(error, _OF_ALL)
+    def _may_be_of_one(self, error: Exception) -> bool:
+        """Whether the other messages may do better without the one that it is about. That neither
+        namespace takes any, or that the key is bad, each of them would only wait to hear again."""
+        return self._verdict_of(error) is Verdict.RAISE and not isinstance(error, _OF_ALL)
 
 
 def _resolve(chunk: list[_Waiting], error: BaseException | None) -> None:

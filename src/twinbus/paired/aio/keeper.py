@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from twinbus.client_errors import PairingError
-from twinbus.paired.aio.world import Crew, Signal, sleep
+from twinbus.paired.aio.world import World
 from twinbus.paired.events import SyphonEnded, SyphonStarted
 from twinbus.paired.syphon_process import HOPELESS, RUNS, SyphonProcess
 from twinbus.paired.telemetry import Announcer
@@ -28,13 +27,13 @@ class Keeper:
     """Owns the process."""
 
     def __init__(
-        self, process: SyphonProcess, namespace: str, announcer: Announcer, crew: Crew
+        self, process: SyphonProcess, namespace: str, announcer: Announcer, world: World
     ) -> None:
         self._process = process
         self._namespace = namespace
         self._announcer = announcer
-        self._crew = crew
-        self._stopping = Signal()
+        self._world = world
+        self._stopping = world.signal()
         self._given_up = False
         self._pause_s = FIRST_PAUSE_S
         self._began = 0.0
@@ -51,7 +50,7 @@ class Keeper:
 
     def keep(self) -> None:
         """Start it again whenever it dies, from now on."""
-        self._crew.start("syphon", self._keep)
+        self._world.start("syphon", self._keep)
 
     @property
     def is_running(self) -> bool:
@@ -62,25 +61,27 @@ class Keeper:
             pid = self._process.start()
         except Exception as error:
             raise PairingError(f"the syphon did not start: {error}") from error
-        self._announcer.announce(SyphonStarted(at=time.time(), namespace=self._namespace, pid=pid))
+        self._announcer.announce(
+            SyphonStarted(at=self._world.date(), namespace=self._namespace, pid=pid)
+        )
 
     async def _until_running(self, still: Callable[[], None]) -> None:
-        ends = time.monotonic() + START_S
+        ends = self._world.now() + START_S
         while not self._process.said():
             still()
             code = self._process.ended()
             if code is not None and not self._process.said():
                 raise PairingError(f"the syphon did not start: it ended with exit code {code}")
-            if time.monotonic() > ends:
+            if self._world.now() > ends:
                 raise PairingError(f"the syphon did not start within {START_S:.0f} seconds")
             await self._stopping.wait(START_LOOK_S)
         if self._process.said() != RUNS:
             raise PairingError(f"the syphon did not start: {self._process.said()}")
 
     async def _keep(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._world.now()
         while not self._given_up and not await self._stopping.wait(LOOK_S):
-            await self._crew.attempt("keeping the syphon", self._namespace, self._look_after)
+            await self._world.attempt("keeping the syphon", self._namespace, self._look_after)
 
     async def _look_after(self) -> None:
         code = self._process.ended()
@@ -88,13 +89,13 @@ class Keeper:
             return
         if code is not None:
             self._given_up = code == HOPELESS
-            await self._crew.attempt("ending the syphon", self._namespace, self._bury, code)
+            await self._world.attempt("ending the syphon", self._namespace, self._bury, code)
         if self._given_up:
             return
-        steady = time.monotonic() - self._began > STEADY_S
+        steady = self._world.now() - self._began > STEADY_S
         self._pause_s = FIRST_PAUSE_S if steady else self._pause_s * 2
         if not await self._stopping.wait(min(self._pause_s, LAST_PAUSE_S)):
-            self._began = time.monotonic()
+            self._began = self._world.now()
             self._launch_again()
 
     async def _bury(self, code: int) -> None:
@@ -116,16 +117,18 @@ class Keeper:
 
     def _announce_end(self, error: str, *, for_good: bool = False) -> None:
         self._announcer.announce(
-            SyphonEnded(at=time.time(), namespace=self._namespace, error=error, for_good=for_good)
+            SyphonEnded(
+                at=self._world.date(), namespace=self._namespace, error=error, for_good=for_good
+            )
         )
 
     async def stop(self) -> None:
         """End it, gently if it hurries."""
         self._stopping.set()
         self._process.ask_to_end()
-        ends = time.monotonic() + GRACE_S
+        ends = self._world.now() + GRACE_S
         while self._process.ended() is None and self._process.is_started():
-            if time.monotonic() > ends:
+            if self._world.now() > ends:
                 break
-            await sleep(0.05)
+            await self._world.sleep(0.05)
         self._process.end()

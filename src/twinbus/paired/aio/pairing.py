@@ -7,20 +7,17 @@ for an entity only while it is in trouble: it waits out the failover interval, t
 from __future__ import annotations
 
 import threading
-import time
 from functools import partial
 from typing import Any
 from weakref import WeakSet
-
-from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.failover.rotation import Rotation
 from twinbus.failover.states import Failover, State
 from twinbus.paired.admission import Admission, Tier
 from twinbus.paired.aio.diverter import Diverter
-from twinbus.paired.aio.link import SharedSender
+from twinbus.paired.aio.link import Link, Side
 from twinbus.paired.aio.pinger import Pinger
-from twinbus.paired.aio.world import Crew, Signal
+from twinbus.paired.aio.world import Signal, World
 from twinbus.paired.bookkeeper import KEEPS_NOTHING, Bookkeeper
 from twinbus.paired.events import (
     Cleared,
@@ -37,7 +34,7 @@ from twinbus.paired.telemetry import Announcer
 KEEP_WARM_S = 30.0
 
 
-class Entity:
+class Watched:
     """A queue or topic of the primary, as all senders of the factory see it."""
 
     __slots__ = ("admission", "failover", "path", "troubled", "watch")
@@ -55,38 +52,40 @@ class Entity:
 class Pairing:
     def __init__(
         self,
-        primary: ServiceBusClient,
+        primary: Side,
+        secondary: Side,
         options: SendAvailabilityPairedNamespaceOptions,
         queues: list[str],
         announcer: Announcer,
-        crew: Crew,
+        world: World,
         books: Bookkeeper = KEEPS_NOTHING,
     ) -> None:
         self.options = options
-        rotation = Rotation(queues, options.backlog_retry_interval.total_seconds())
-        self.diverter = Diverter(options.messaging_factory, rotation, announcer, crew, books)
+        retry_s = options.backlog_retry_interval.total_seconds()
+        rotation = Rotation(queues, retry_s, world.chance)
+        self.diverter = Diverter(secondary, rotation, announcer, world, books)
         self._books = books
-        self._namespace = primary.fully_qualified_namespace
-        self._pinger = Pinger(primary, crew)
+        self._namespace = primary.host
+        self._pinger = Pinger(primary, world)
         self._announcer = announcer
-        self._crew = crew
-        self._entities: dict[str, Entity] = {}
+        self.world = world
+        self._entities: dict[str, Watched] = {}
         self._admissions: dict[str, Admission] = {}
         self._tier = Tier()
         self._closing = False
-        self._stopping = Signal()
+        self._stopping = world.signal()
         self._warming = False  # while a job keeps links warm
-        self._senders: WeakSet[SharedSender] = WeakSet()
+        self._senders: WeakSet[Link] = WeakSet()
         # Guards the states; held for moments, never while waiting, so one kind serves both worlds.
         self._mutex = threading.Lock()
 
-    def entity(self, path: str) -> Entity:
+    def entity(self, path: str) -> Watched:
         """Paths are not case-sensitive."""
         key = path.lower()
         entity = self._entities.get(key)
         if entity is None:
             interval_s = self.options.failover_interval.total_seconds()
-            entity = self._entities.setdefault(key, Entity(path, interval_s, self.admission(path)))
+            entity = self._entities.setdefault(key, Watched(path, interval_s, self.admission(path)))
         return entity
 
     def admission(self, path: str) -> Admission:
@@ -97,37 +96,37 @@ class Pairing:
         """Every entity that was sent to, and how it is."""
         return {entity.path: entity.failover.state for entity in list(self._entities.values())}
 
-    def join(self, sender: SharedSender) -> Entity:
+    def join(self, sender: Link) -> Watched:
         """A sender of the factory is paired from now on, and kept warm."""
         with self._mutex:
             self._senders.add(sender)
             start = not self._warming and not self._closing
             self._warming = self._warming or start
         if start:
-            self._crew.start("keeper", self._keep_warm, ended=self._cools_down)
+            self.world.start("keeper", self._keep_warm, ended=self._cools_down)
         return self.entity(sender.entity_name)
 
     # -- what senders report
 
-    def is_diverted(self, entity: Entity) -> bool:
+    def is_diverted(self, entity: Watched) -> bool:
         if entity.failover.state is State.HEALTHY:
             return False
         with self._mutex:
-            entered = entity.failover.look(time.monotonic())
+            entered = entity.failover.look(self.world.now())
         self._entered(entity, entered, "")
         if entity.troubled is None:  # its job was cancelled, or there was no thread for it
             self._attend(entity)
         return entity.failover.state is State.DIVERTED
 
-    def failed(self, entity: Entity, began: float, error: Exception, sticky: str) -> None:
+    def failed(self, entity: Watched, began: float, error: Exception, sticky: str) -> None:
         """A send that began at ``began`` failed for a reason that counts."""
         with self._mutex:
-            entered = entity.failover.failed(time.monotonic(), began)
+            entered = entity.failover.failed(self.world.now(), began)
         self._entered(entity, entered, str(error))
         if entity.failover.state is State.SUSPECT and self.diverter.is_cold(sticky):
-            self._crew.start("backlog warm-up", self.diverter.warm, sticky)
+            self.world.start("backlog warm-up", self.diverter.warm, sticky)
 
-    def succeeded(self, entity: Entity) -> None:
+    def succeeded(self, entity: Watched) -> None:
         with self._mutex:
             entered = entity.failover.succeeded()
         self._entered(entity, entered, "")
@@ -136,17 +135,17 @@ class Pairing:
         entity = self.entity(path)
         with self._mutex:
             was = entity.failover.state
-            entered = entity.failover.mark_healthy(time.monotonic())
+            entered = entity.failover.mark_healthy(self.world.now())
         self._entered(entity, entered, "", was)
 
     # -- what follows from a state
 
     def _entered(
-        self, entity: Entity, states: tuple[State, ...], error: str, was: State = State.SUSPECT
+        self, entity: Watched, states: tuple[State, ...], error: str, was: State = State.SUSPECT
     ) -> None:
         for state in states:
             where: dict[str, Any] = {
-                "at": time.time(),
+                "at": self.world.date(),
                 "namespace": self._namespace,
                 "entity": entity.path,
             }
@@ -163,7 +162,7 @@ class Pairing:
     def _announce(self, event: PairingEvent) -> None:
         self._announcer.announce(event)
 
-    def _attend(self, entity: Entity) -> None:
+    def _attend(self, entity: Watched) -> None:
         """See to it that a job is awake for an entity in trouble."""
         with self._mutex:
             if entity.troubled is not None:
@@ -171,26 +170,26 @@ class Pairing:
                 return
             if self._closing or entity.failover.state is State.HEALTHY:
                 return
-            entity.troubled, entity.watch = Signal(), object()
+            entity.troubled, entity.watch = self.world.signal(), object()
             ended = partial(self._unattended, entity, entity.watch)
-        self._crew.start(f"watch on {entity.path}", self._watch, entity, ended=ended)
+        self.world.start(f"watch on {entity.path}", self._watch, entity, ended=ended)
 
-    def _unattended(self, entity: Entity, watch: object) -> None:
+    def _unattended(self, entity: Watched, watch: object) -> None:
         """Its job is no more. If it should be, the next send starts another."""
         with self._mutex:
             if entity.watch is watch:
                 entity.troubled = entity.watch = None
 
-    async def _watch(self, entity: Entity) -> None:
+    async def _watch(self, entity: Watched) -> None:
         ping_at: float | None = None
         while True:
             with self._mutex:
                 if self._closing or entity.failover.state is State.HEALTHY:
                     entity.troubled = None
                     return
-                entity.troubled = awake = Signal()
+                entity.troubled = awake = self.world.signal()
                 state = entity.failover.state
-                pause = entity.failover.diverts_at - time.monotonic()
+                pause = entity.failover.diverts_at - self.world.now()
             if state is State.SUSPECT:
                 await awake.wait(max(0.0, pause))
                 self.is_diverted(entity)
@@ -198,11 +197,11 @@ class Pairing:
                 continue
             # From the beginning of one to that of the next, however long an entity that is out
             # takes to say so.
-            now, interval_s = time.monotonic(), self.options.ping_primary_interval.total_seconds()
+            now, interval_s = self.world.now(), self.options.ping_primary_interval.total_seconds()
             ping_at = now + interval_s if ping_at is None else max(now, ping_at)
             if not await awake.wait(ping_at - now):
                 ping_at += interval_s
-                await self._crew.attempt("a ping", entity.path, self._ping, entity)
+                await self.world.attempt("a ping", entity.path, self._ping, entity)
 
     async def _keep_warm(self) -> None:
         """The service closes a link that was quiet for ten minutes. Open it before it is needed."""
@@ -213,25 +212,25 @@ class Pairing:
         """The next sender that joins starts another."""
         self._warming = False
 
-    async def _warm_all(self, senders: list[SharedSender]) -> None:
+    async def _warm_all(self, senders: list[Link]) -> None:
         for sender in senders:
             path = sender.entity_name
             if self.entity(path).failover.state is State.HEALTHY:
-                await self._crew.attempt("keeping a link warm", path, sender.keep_warm)
+                await self.world.attempt("keeping a link warm", path, sender.keep_warm)
 
-    async def _ping(self, entity: Entity) -> None:
+    async def _ping(self, entity: Watched) -> None:
         error = await self._pinger.ping(entity.path)
         self._books.pinged(entity.path, ok=error is None)
         with self._mutex:
             if self._closing or entity.failover.state is not State.DIVERTED:
                 return  # marked healthy meanwhile
             if error is None:
-                entered = entity.failover.ping_succeeded(time.monotonic())
+                entered = entity.failover.ping_succeeded(self.world.now())
             else:
                 entered = entity.failover.ping_failed()
         self._announce(
             Pinged(
-                at=time.time(),
+                at=self.world.date(),
                 namespace=self._namespace,
                 entity=entity.path,
                 succeeded=error is None,

@@ -3,11 +3,9 @@ little about whether a new one can be had."""
 
 from __future__ import annotations
 
-from azure.servicebus.aio import ServiceBusClient
-
-from twinbus.paired.aio.link import plain_sender
-from twinbus.paired.aio.world import Crew
-from twinbus.paired.outgoing import single
+from twinbus.paired.aio.link import Side
+from twinbus.paired.aio.world import World
+from twinbus.paired.outgoing import IdentifyingTransportAsync, single
 from twinbus.paired.ping import ping_message
 from twinbus.paired.telemetry import Traced
 
@@ -15,20 +13,20 @@ PING_TIMEOUT_S = 10.0
 
 
 class Pinger:
-    def __init__(self, primary: ServiceBusClient, crew: Crew) -> None:
-        self._primary = primary
-        self._crew = crew
+    def __init__(self, side: Side, world: World) -> None:
+        self._side = side
+        self._world = world
 
     async def ping(self, path: str) -> Exception | None:
         """None if the entity took it, else why not."""
-        sender = plain_sender(self._primary, path, self._crew)
+        link = self._side.link(path)
         try:
             with Traced("twinbus ping", path):
-                outgoing = single(ping_message(), sender._amqp_transport, {})
-                with self._crew.breakable(sender.break_off):
-                    await sender.transfer(outgoing, PING_TIMEOUT_S)
+                outgoing = single(ping_message(), IdentifyingTransportAsync, {})
+                with self._world.breakable(link.break_off):
+                    await link.transfer(outgoing, PING_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001  any failure means that it is not back
             return error
         finally:
-            sender.drop_link()
+            link.drop_link()
         return None

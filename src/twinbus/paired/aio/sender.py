@@ -1,12 +1,11 @@
-"""The paired sender: the SDK's sender while all is well, the way to the backlog while it is not."""
+"""The paired sender: as the SDK's is used, and every send takes its ``Route``."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import time
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,25 +15,19 @@ from azure.servicebus._common.constants import (
 )
 from azure.servicebus._common.tracing import SPAN_NAME_SCHEDULE
 from azure.servicebus.exceptions import (
-    OperationTimeoutError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusError,
     ServiceBusServerBusyError,
 )
 
-from twinbus.classifier import Verdict
 from twinbus.client_errors import PairingError
-from twinbus.failover.states import State
-from twinbus.paired.aio.busy import BUSY_S
 from twinbus.paired.aio.gatherer import Gatherer
-from twinbus.paired.aio.link import CongestedError, SharedSender
-from twinbus.paired.aio.pairing import Entity, Pairing
-from twinbus.paired.aio.world import CANCELLED, sleep
+from twinbus.paired.aio.link import SharedSender
+from twinbus.paired.aio.route import Route
 from twinbus.paired.outgoing import (
     Outgoing,
     OutgoingBatch,
-    is_encodable,
     links_of,
     outgoing,
     schedule_request,
@@ -47,12 +40,6 @@ if TYPE_CHECKING:
 # An attempt may wait this long for an answer, even where there is to be no other: to open a link to
 # a region far away, or through a name server that is slow, takes seconds.
 ANSWER_S = 10.0
-# A send that is cancelled counts as a time-out does if it had waited this long: a healthy namespace
-# has opened a link and answered by then, and who cancels sooner has other reasons, as when closing.
-UNANSWERED_S = 1.0
-# Of a send's time, at most this much is kept back for the backlog.
-DIVERT_RESERVE_S = 5.0
-
 _REFUSALS = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 _DIVERTED_NUMBERS = itertools.count(-1, -1)
 
@@ -65,19 +52,17 @@ class MessageSender(SharedSender):
 
     _factory: MessagingFactory
     _gatherer: Gatherer | None
-    _joined: tuple[Pairing, Entity] | None
     _own_try_timeout: float
     _retry_until: float
-    _sticky: str
+    _route: Route | None
 
     async def __aenter__(self) -> MessageSender:
         self._check_live()
-        joined = self._join()
-        if joined is None:
+        route = self._join()
+        if route is None:
             await super().__aenter__()
-            return self
-        # An entity that is out when the sender is made is no reason not to have a sender.
-        await self._try_link(*joined)
+        else:  # An entity that is out when the sender is made is no reason not to have a sender.
+            await route.try_link()
         return self
 
     async def send_messages(
@@ -99,22 +84,11 @@ class MessageSender(SharedSender):
 
     async def deliver(self, ready: Outgoing | OutgoingBatch, timeout: float | None) -> None:
         """To the primary if it is healthy, else to the backlog."""
-        joined = self._join()
-        if joined is None:
+        route = self._join()
+        if route is None:
             await self._send_home(ready, timeout)
-            return
-        pairing, entity = joined
-        total = timeout or pairing.options.operation_timeout.total_seconds()
-        deadline = time.monotonic() + total
-        done, _ = await self._at_home(
-            lambda left: self._send_home(ready, left), ready, deadline, total
-        )
-        if done:
-            return
-        entity.admission.check(entity.path, ready)
-        self._sticky = await pairing.diverter.divert(
-            entity.path, ready.encoded(), self._sticky, deadline, ready.ids()
-        )
+        else:
+            await route.deliver(self._send_home, ready, timeout)
 
     async def _send_home(self, ready: Outgoing | OutgoingBatch, timeout: float | None) -> None:
         """To the primary, and into the ledger if there is one."""
@@ -124,68 +98,6 @@ class MessageSender(SharedSender):
             self._factory.books.sent(self.entity_name, ready, ok=False)
             raise
         self._factory.books.sent(self.entity_name, ready)
-
-    async def _at_home(
-        self,
-        act: Callable[[float], Awaitable[Any]],
-        ready: Outgoing | OutgoingBatch,
-        deadline: float,
-        total: float,
-    ) -> tuple[bool, Any]:
-        """Do it on the primary. (False, None) if the entity is diverted, or is by this failure."""
-        assert self._joined is not None
-        pairing, entity = self._joined
-        # A link to the backlog that must be opened first takes more of the time there is.
-        share = total / 2 if pairing.diverter.is_cold(self._sticky) else total / 4
-        home_by = deadline - min(DIVERT_RESERVE_S, share)
-        while not pairing.is_diverted(entity):
-            began = time.monotonic()
-            try:
-                outcome = await act(max(0.001, home_by - began))
-            except CANCELLED:
-                self._broken_off(began)
-                raise
-            except Exception as error:
-                if not is_encodable(ready):  # which says nothing about the entity
-                    raise
-                entity.admission.refused(ready, error)
-                again = await self._after(error, began, home_by)
-                if not again and entity.failover.state is not State.DIVERTED:
-                    raise
-            else:
-                if entity.failover.state is not State.HEALTHY:
-                    pairing.succeeded(entity)
-                entity.admission.took(ready)
-                return True, outcome
-        return False, None
-
-    def _broken_off(self, began: float) -> None:
-        """A wait for the primary was cancelled. If nothing was heard of it all the while, and that
-        was long enough to mean something, it counts as the time-out that it was to its caller."""
-        assert self._joined is not None
-        pairing, entity = self._joined
-        waited = time.monotonic() - began
-        if waited >= UNANSWERED_S and self._last_used < began:
-            error = OperationTimeoutError(
-                message=f"'{entity.path}' had not answered when the send was cancelled after "
-                f"{waited:.1f} seconds."
-            )
-            pairing.failed(entity, began, error, self._sticky)
-
-    async def _after(self, error: Exception, began: float, home_by: float) -> bool:
-        """What a failed send leads to; true if it is worth trying the primary again."""
-        assert self._joined is not None
-        pairing, entity = self._joined
-        verdict = pairing.options.classifier(error)
-        if verdict is Verdict.RAISE or isinstance(error, CongestedError):
-            raise error
-        if verdict is Verdict.WAIT:
-            if time.monotonic() + BUSY_S >= home_by:
-                raise error
-            await sleep(BUSY_S)
-            return True
-        pairing.failed(entity, began, error, self._sticky)
-        return entity.failover.is_stale(began) and time.monotonic() < home_by
 
     async def schedule_messages(
         self,
@@ -209,22 +121,22 @@ class MessageSender(SharedSender):
         )
         if not many:
             return []
-        joined = self._join()
-        if joined is None:
+        route = self._join()
+        if route is None:
             return await self._schedule_home(many, timeout)
-        total = timeout or joined[0].options.operation_timeout.total_seconds()
-        deadline = time.monotonic() + total
+        total = timeout or route.pairing.options.operation_timeout.total_seconds()
+        deadline = self._world.now() + total
         ready = OutgoingBatch.of(many)
-        done, numbers = await self._at_home(
+        done, numbers = await route.at_home(
             lambda left: self._schedule_home(many, left), ready, deadline, total
         )
         if done:
             return list(numbers)
-        await self.deliver(ready, max(0.001, deadline - time.monotonic()))
+        await self.deliver(ready, max(0.001, deadline - self._world.now()))
         return [next(_DIVERTED_NUMBERS) for _ in many]
 
     async def _schedule_home(self, many: list[Outgoing], timeout: float | None) -> list[int]:
-        began = time.monotonic()
+        began = self._world.now()
         if not await self._turn.acquire(timeout):
             raise self._waited_too_long(began)
         try:
@@ -235,7 +147,7 @@ class MessageSender(SharedSender):
                     mgmt_handlers.schedule_op,
                     timeout=timeout,
                 )
-            self._last_used = time.monotonic()
+            self.last_used = self._world.now()
             return numbers
         except BaseException as error:
             if isinstance(error, ServiceBusError):
@@ -261,7 +173,7 @@ class MessageSender(SharedSender):
                 f"'{self.entity_name}' was out: it is in the backlog and has no sequence number on "
                 "the primary yet. When it is home, peek for it there and cancel that number"
             )
-        began = time.monotonic()
+        began = self._world.now()
         if not await self._turn.acquire(timeout):
             raise self._waited_too_long(began)
         try:
@@ -272,29 +184,13 @@ class MessageSender(SharedSender):
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> Any:
         """As the SDK's. It needs no primary: without one, the limit is the Standard tier's."""
         self._check_live()
-        joined = self._join()
-        if joined is not None and not self._max_message_size_on_link:
-            await self._try_link(*joined)
-        if joined is not None and not self._max_message_size_on_link:
-            limits = joined[1].admission.limits
+        route = self._join()
+        if route is not None and not self._max_message_size_on_link:
+            await route.try_link()
+        if route is not None and not self._max_message_size_on_link:
+            limits = route.entity.admission.limits
             self._max_message_size_on_link, self._max_batch_size_on_link = limits
         return await super().create_message_batch(max_size_in_bytes)
-
-    async def _try_link(self, pairing: Pairing, entity: Entity) -> None:
-        """Open the link, if the entity is there: that it is not is noted, and the first send says
-        more."""
-        if pairing.is_diverted(entity):
-            return
-        began = time.monotonic()
-        try:
-            await self.warm(pairing.options.operation_timeout.total_seconds())
-        except CANCELLED:
-            self._broken_off(began)
-            raise
-        except ServiceBusError as error:
-            if pairing.options.classifier(error) is not Verdict.COUNT:
-                raise
-            pairing.failed(entity, began, error, self._sticky)
 
     async def close(self) -> None:
         try:
@@ -303,17 +199,17 @@ class MessageSender(SharedSender):
         finally:
             await super().close()
 
-    def _join(self) -> tuple[Pairing, Entity] | None:
-        """The pairing, once there is one: a sender may be older than it."""
-        if self._joined is None:
+    def _join(self) -> Route | None:
+        """The way through the pairing, once there is one: a sender may be older than it."""
+        if self._route is None:
             pairing = self._factory.pairing
             if pairing is None:
                 return None
-            self._sticky = pairing.diverter.rotation.pick(time.monotonic())
             self._own_try_timeout = self._config.try_timeout or math.inf
-            self._joined = (pairing, pairing.join(self))
+            self._route = route = Route(pairing, self)
+            self._judge = route.judge
             self._note_limits()
-        return self._joined
+        return self._route
 
     async def _open(self, timeout: float | None = None) -> None:
         if not self._running:
@@ -322,8 +218,8 @@ class MessageSender(SharedSender):
 
     def _note_limits(self) -> None:
         """What the link announced is the entity's, for when there is no link."""
-        if self._joined is not None and self._running:
-            self._joined[1].admission.announced(
+        if self._route is not None and self._running:
+            self._route.entity.admission.announced(
                 self._max_message_size_on_link, self._max_batch_size_on_link
             )
 
@@ -341,9 +237,9 @@ class MessageSender(SharedSender):
     async def _do_retryable_operation(
         self, operation: Callable[..., Any], timeout: float | None = None, **kwargs: Any
     ) -> Any:
-        if self._joined is not None:
-            window = self._joined[0].options.retry_window.total_seconds()
-            self._retry_until = time.monotonic() + window
+        if self._route is not None:
+            window = self._route.pairing.options.retry_window.total_seconds()
+            self._retry_until = self._world.now() + window
             self._config.try_timeout = min(self._own_try_timeout, max(window, ANSWER_S))
         return await super()._do_retryable_operation(operation, timeout, **kwargs)
 
@@ -354,14 +250,14 @@ class MessageSender(SharedSender):
         abs_timeout_time: float | None = None,
         entity_name: str | None = None,
     ) -> None:
-        if self._joined is not None:
+        if self._route is not None:
             abs_timeout_time = min(abs_timeout_time or math.inf, self._retry_until)
         await super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
 
     async def _handle_exception(self, exception: BaseException) -> Any:
         was_open = self._running
         error = await super()._handle_exception(exception)
-        if self._joined is None:
+        if self._route is None:
             return error
         if isinstance(error, ServiceBusServerBusyError):
             # Waited out by the send itself, where a caller who has no ten seconds is told so.

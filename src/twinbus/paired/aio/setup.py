@@ -26,7 +26,7 @@ from twinbus.client_errors import PairingError
 from twinbus.envelope import namespace_name, queue_path
 from twinbus.errors import first_line
 from twinbus.paired.aio.link import plain_sender
-from twinbus.paired.aio.world import Crew, sleep
+from twinbus.paired.aio.world import World, sleep
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions, use_of
 
 _LOGGER = logging.getLogger("twinbus.paired")
@@ -93,12 +93,12 @@ class Trial:
     """Whether the secondary's factory may do what it will have to do. Costs no message."""
 
     def __init__(
-        self, secondary: ServiceBusClient, crew: Crew, still: Callable[[], None], *, receive: bool
+        self, secondary: ServiceBusClient, world: World, still: Callable[[], None], *, receive: bool
     ) -> None:
         """``still`` raises if nobody wants the pairing any longer."""
         self.still = still
         self._secondary = secondary
-        self._crew = crew
+        self._world = world
         self._receive = receive
 
     async def run(self, queues: list[str]) -> None:
@@ -120,7 +120,7 @@ class Trial:
         )
 
     async def _send(self, queue: str) -> None:
-        sender = plain_sender(self._secondary, queue, self._crew)
+        sender = plain_sender(self._secondary, queue, self._world)
         try:
             await sender.warm(OPEN_S)
         finally:

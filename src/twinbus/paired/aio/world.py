@@ -1,14 +1,16 @@
-"""What the shell needs of its world: locks, signals, promises, jobs. This is asyncio's.
+"""What the shell needs of its world: the time, locks, signals, promises, jobs. This is asyncio's.
 
 ``twinbus.paired.blocking.world_blocking`` has the same names for threads. These two files are the
-only ones of the two shells that are written by hand.
+only ones of the two shells that are written by hand. The third world is the simulator's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -105,12 +107,30 @@ class Promise:
         await asyncio.wait_for(self._future, timeout)
 
 
-class Crew:
-    """Jobs in the background that end when their owner does. What fails in one is logged."""
+class World:
+    """The time, chance, and jobs in the background that end when their owner does. What fails in a
+    job is logged."""
+
+    cancelled = CANCELLED
 
     def __init__(self) -> None:
+        self.chance = random.Random()  # noqa: S311  to spread load is all that it is for
         self._jobs: set[asyncio.Task[bool]] = set()
         self._health = Health(_LOGGER)
+
+    def now(self) -> float:
+        """In seconds, for differences."""
+        return time.monotonic()
+
+    def date(self) -> float:
+        """In seconds since 1970."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def signal(self) -> Signal:
+        return Signal()
 
     def breakable(self, break_off: Callable[[], None]) -> AbstractContextManager[None]:
         """While in it, a job waits for a peer. A task is cancelled, and needs no breaking off."""

@@ -6,21 +6,19 @@ The documents want each part of an application to do so by itself. The SDK would
 
 from __future__ import annotations
 
-import time
-
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from twinbus.paired.blocking.world_blocking import sleep
+from twinbus.paired.blocking.world_blocking import World
 
 BUSY_S = 10.0
 
 
-def outwait_busy(error: Exception, deadline: float | None) -> bool:
+def outwait_busy(world: World, error: Exception, deadline: float | None) -> bool:
     """Before the SDK tries again: wait, if the server was busy; else false. Raises the error if
     the caller has no ten seconds."""
     if not isinstance(error, ServiceBusServerBusyError):
         return False
-    if deadline is not None and time.monotonic() + BUSY_S > deadline:
+    if deadline is not None and world.now() + BUSY_S > deadline:
         raise error
-    sleep(BUSY_S)
+    world.sleep(BUSY_S)
     return True

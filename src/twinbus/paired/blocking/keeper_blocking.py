@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from twinbus.client_errors import PairingError
-from twinbus.paired.blocking.world_blocking import Crew, Signal, sleep
+from twinbus.paired.blocking.world_blocking import World
 from twinbus.paired.events import SyphonEnded, SyphonStarted
 from twinbus.paired.syphon_process import HOPELESS, RUNS, SyphonProcess
 from twinbus.paired.telemetry import Announcer
@@ -29,13 +28,13 @@ class Keeper:
     """Owns the process."""
 
     def __init__(
-        self, process: SyphonProcess, namespace: str, announcer: Announcer, crew: Crew
+        self, process: SyphonProcess, namespace: str, announcer: Announcer, world: World
     ) -> None:
         self._process = process
         self._namespace = namespace
         self._announcer = announcer
-        self._crew = crew
-        self._stopping = Signal()
+        self._world = world
+        self._stopping = world.signal()
         self._given_up = False
         self._pause_s = FIRST_PAUSE_S
         self._began = 0.0
@@ -52,7 +51,7 @@ class Keeper:
 
     def keep(self) -> None:
         """Start it again whenever it dies, from now on."""
-        self._crew.start("syphon", self._keep)
+        self._world.start("syphon", self._keep)
 
     @property
     def is_running(self) -> bool:
@@ -63,25 +62,27 @@ class Keeper:
             pid = self._process.start()
         except Exception as error:
             raise PairingError(f"the syphon did not start: {error}") from error
-        self._announcer.announce(SyphonStarted(at=time.time(), namespace=self._namespace, pid=pid))
+        self._announcer.announce(
+            SyphonStarted(at=self._world.date(), namespace=self._namespace, pid=pid)
+        )
 
     def _until_running(self, still: Callable[[], None]) -> None:
-        ends = time.monotonic() + START_S
+        ends = self._world.now() + START_S
         while not self._process.said():
             still()
             code = self._process.ended()
             if code is not None and not self._process.said():
                 raise PairingError(f"the syphon did not start: it ended with exit code {code}")
-            if time.monotonic() > ends:
+            if self._world.now() > ends:
                 raise PairingError(f"the syphon did not start within {START_S:.0f} seconds")
             self._stopping.wait(START_LOOK_S)
         if self._process.said() != RUNS:
             raise PairingError(f"the syphon did not start: {self._process.said()}")
 
     def _keep(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._world.now()
         while not self._given_up and not self._stopping.wait(LOOK_S):
-            self._crew.attempt("keeping the syphon", self._namespace, self._look_after)
+            self._world.attempt("keeping the syphon", self._namespace, self._look_after)
 
     def _look_after(self) -> None:
         code = self._process.ended()
@@ -89,13 +90,13 @@ class Keeper:
             return
         if code is not None:
             self._given_up = code == HOPELESS
-            self._crew.attempt("ending the syphon", self._namespace, self._bury, code)
+            self._world.attempt("ending the syphon", self._namespace, self._bury, code)
         if self._given_up:
             return
-        steady = time.monotonic() - self._began > STEADY_S
+        steady = self._world.now() - self._began > STEADY_S
         self._pause_s = FIRST_PAUSE_S if steady else self._pause_s * 2
         if not self._stopping.wait(min(self._pause_s, LAST_PAUSE_S)):
-            self._began = time.monotonic()
+            self._began = self._world.now()
             self._launch_again()
 
     def _bury(self, code: int) -> None:
@@ -117,16 +118,18 @@ class Keeper:
 
     def _announce_end(self, error: str, *, for_good: bool = False) -> None:
         self._announcer.announce(
-            SyphonEnded(at=time.time(), namespace=self._namespace, error=error, for_good=for_good)
+            SyphonEnded(
+                at=self._world.date(), namespace=self._namespace, error=error, for_good=for_good
+            )
         )
 
     def stop(self) -> None:
         """End it, gently if it hurries."""
         self._stopping.set()
         self._process.ask_to_end()
-        ends = time.monotonic() + GRACE_S
+        ends = self._world.now() + GRACE_S
         while self._process.ended() is None and self._process.is_started():
-            if time.monotonic() > ends:
+            if self._world.now() > ends:
                 break
-            sleep(0.05)
+            self._world.sleep(0.05)
         self._process.end()

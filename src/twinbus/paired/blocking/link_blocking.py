@@ -9,20 +9,20 @@ connection to the next.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from azure.servicebus import ServiceBusClient, ServiceBusSender
 from azure.servicebus._common.tracing import SPAN_NAME_SEND, send_trace_context_manager
 from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from twinbus.classifier import Verdict, classify
+from twinbus.classifier import Classifier, Judge, Verdict, classify
 from twinbus.paired.blocking.busy_blocking import outwait_busy
 from twinbus.paired.blocking.world_blocking import (
-    Crew,
     Lock,
+    World,
     bound_open,
     break_off,
     end_keep_alive,
@@ -45,31 +45,69 @@ class CongestedError(OperationTimeoutError):
     """The caller's time went by while others sent on the same sender, successfully."""
 
 
+class Link(Protocol):
+    """What sends bytes to one entity: an SDK sender here, the simulator's own there."""
+
+    last_used: float  # when it was last heard that something got through
+
+    @property
+    def entity_name(self) -> str: ...
+
+    @property
+    def limit(self) -> int:
+        """Of one transfer, in bytes; 0 if the link was never open."""
+
+    def transfer(self, outgoing: Outgoing | OutgoingBatch, timeout: float | None, /) -> None:
+        """Raises what the SDK raises."""
+
+    def warm(self, timeout: float | None = None) -> None:
+        """Open it."""
+
+    def keep_warm(self) -> None:
+        """Open it again if it was open and has died."""
+
+    def close(self) -> None: ...
+
+    def drop_link(self) -> None:
+        """Close it in the background."""
+
+    def break_off(self) -> None:
+        """Whoever waits for an answer need not any longer."""
+
+
+class Side(NamedTuple):
+    """One of the two namespaces: its host, and how a link of one's own to an entity is had."""
+
+    host: str
+    link: Callable[[str], Link]
+
+
 class SharedSender(ServiceBusSender):
     """Made by ``adopt``."""
 
     _turn: Lock
-    _crew: Crew
-    _last_used: float
+    _world: World
+    _judge: Judge
+    last_used: float
     _last_failure: tuple[float, Exception] | None
     _open_within: float | None
 
     def transfer(self, outgoing: Outgoing | OutgoingBatch, timeout: float | None) -> None:
         """Send, in turn. Raises what the SDK raises."""
-        began = time.monotonic()
+        began = self._world.now()
         if not self._turn.acquire(timeout):
             raise self._waited_too_long(began)
         try:
             self._share_fate(began)
-            left = None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
+            left = None if timeout is None else max(0.001, timeout - (self._world.now() - began))
             self._transfer(outgoing, left)
         finally:
             self._turn.release()
 
     def _transfer(self, outgoing: Outgoing | OutgoingBatch, timeout: float | None) -> None:
         try:
-            now = time.monotonic()
-            if self._running and now - self._last_used > QUIET_S:
+            now = self._world.now()
+            if self._running and now - self.last_used > QUIET_S:
                 self._freshen()
             if isinstance(outgoing, OutgoingBatch):
                 if not self._max_batch_size_on_link:
@@ -84,7 +122,7 @@ class SharedSender(ServiceBusSender):
                     apply_try_timeout=True,
                     require_last_exception=True,
                 )
-            self._last_used = time.monotonic()
+            self.last_used = self._world.now()
         except Exception as error:
             if is_encodable(outgoing):
                 self._note_failure(error)
@@ -106,9 +144,14 @@ class SharedSender(ServiceBusSender):
 
     def _note_failure(self, error: Exception) -> None:
         """For whoever holds the turn: others may be on a newer link by the time they hear of it."""
-        self._last_failure = (time.monotonic(), error)
-        if classify(error) is Verdict.COUNT:
+        self._last_failure = (self._world.now(), error)
+        if self._is_lost(error):
             self.drop_link()
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Whether the link is not to be sent on again. The answer to what timed out may still come,
+        whoever is to blame."""
+        return isinstance(error, OperationTimeoutError) or self._judge.of(error) is Verdict.COUNT
 
     def _traced(
         self, links: list[Any] | None, span_name: str = SPAN_NAME_SEND
@@ -125,25 +168,29 @@ class SharedSender(ServiceBusSender):
         """
         if self._last_failure is not None and self._last_failure[0] > began:
             error = self._last_failure[1]
-            if classify(error) is Verdict.COUNT:  # and not what was wrong with one message
+            if self._is_lost(error):  # and not what was wrong with one message
                 raise error
 
     def _waited_too_long(self, began: float) -> OperationTimeoutError:
         """A link on which nothing got through all the while is out; one that is merely busy with
         the sends of others is not."""
-        kind = OperationTimeoutError if self._last_used < began else CongestedError
+        kind = OperationTimeoutError if self.last_used < began else CongestedError
         return kind(message=f"Timed out waiting for the other sends to '{self.entity_name}'.")
+
+    @property
+    def limit(self) -> int:
+        return min(self._max_batch_size_on_link, self._max_message_size_on_link)
 
     def warm(self, timeout: float | None = None) -> None:
         """Open the link, so that a send finds it open."""
-        began = time.monotonic()
+        began = self._world.now()
         if not self._turn.acquire(timeout):
             raise self._waited_too_long(began)
         try:
             if self._running:
                 self._freshen()
             if not self._running:
-                with self._crew.breakable(self.break_off):
+                with self._world.breakable(self.break_off):
                     self._do_retryable_operation(
                         self._open,
                         timeout=timeout,
@@ -173,12 +220,12 @@ class SharedSender(ServiceBusSender):
         abs_timeout_time: float | None = None,
         entity_name: str | None = None,
     ) -> None:
-        if not outwait_busy(last_exception, abs_timeout_time):
+        if not outwait_busy(self._world, last_exception, abs_timeout_time):
             super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
 
     def keep_warm(self) -> None:
         """Replace a link that was open and has died, if nobody is sending."""
-        if self._last_used and time.monotonic() - self._last_used > QUIET_S:
+        if self.last_used and self._world.now() - self.last_used > QUIET_S:
             with suppress(Exception):  # the next send will find out, and say so
                 self.warm(WARM_S)
 
@@ -208,7 +255,7 @@ class SharedSender(ServiceBusSender):
         handler: Any = self._handler
         self._handler = None
         self._running = False
-        if handler is not None and not self._crew.start("link close", _close, handler):
+        if handler is not None and not self._world.start("link close", _close, handler):
             break_off(handler)
 
     def _close_handler(self) -> None:
@@ -230,7 +277,12 @@ def _close(handler: Any) -> None:
             hang_up(connection)
 
 
-def adopt(sender: ServiceBusSender, kind: type[SharedSender], crew: Crew) -> Any:
+def adopt(
+    sender: ServiceBusSender,
+    kind: type[SharedSender],
+    world: World,
+    classifier: Classifier = classify,
+) -> Any:
     """Turn a sender that the SDK made into one of ours.
 
     The SDK's client names the class it makes and hands it two dozen private settings. Changing the
@@ -240,17 +292,27 @@ def adopt(sender: ServiceBusSender, kind: type[SharedSender], crew: Crew) -> Any
     assert isinstance(sender, SharedSender)
     sender._amqp_transport = IdentifyingTransport  # type: ignore[assignment]  # it is of this kind
     sender._turn = Lock()
-    sender._crew = crew
-    sender._last_used = 0.0
+    sender._world = world
+    sender._judge = Judge(classifier)
+    sender.last_used = 0.0
     sender._last_failure = None
     sender._open_within = None
     return sender
 
 
-def plain_sender(client: ServiceBusClient, path: str, crew: Crew) -> SharedSender:
+def plain_sender(
+    client: ServiceBusClient, path: str, world: World, classifier: Classifier = classify
+) -> SharedSender:
     """A shared sender that knows of no pairing and does not retry: its user has a better idea."""
     sender: SharedSender = adopt(
-        ServiceBusClient.get_queue_sender(client, path), SharedSender, crew
+        ServiceBusClient.get_queue_sender(client, path), SharedSender, world, classifier
     )
     sender._config.retry_total = 0
     return sender
+
+
+def side_of(client: ServiceBusClient, world: World, classifier: Classifier = classify) -> Side:
+    return Side(
+        client.fully_qualified_namespace,
+        lambda path: plain_sender(client, path, world, classifier),
+    )

@@ -7,7 +7,6 @@ here.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -27,7 +26,7 @@ class MessageReceiver(ServiceBusReceiver):
         self, max_message_count: int | None = 1, max_wait_time: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
         """As the SDK's, without pings."""
-        end = None if max_wait_time is None else time.monotonic() + max_wait_time
+        end = None if max_wait_time is None else self._factory._world.now() + max_wait_time
         while True:
             found = super().receive_messages(max_message_count, max_wait_time)
             self._note(found)
@@ -38,7 +37,7 @@ class MessageReceiver(ServiceBusReceiver):
             if kept or not found:
                 return kept
             if end is not None:
-                max_wait_time = end - time.monotonic()
+                max_wait_time = end - self._factory._world.now()
                 if max_wait_time <= 0:
                     return []
 
@@ -112,7 +111,7 @@ class MessageReceiver(ServiceBusReceiver):
         abs_timeout_time: float | None = None,
         entity_name: str | None = None,
     ) -> None:
-        if not outwait_busy(last_exception, abs_timeout_time):
+        if not outwait_busy(self._factory._world, last_exception, abs_timeout_time):
             super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
 
     def _discard(self, message: ServiceBusReceivedMessage) -> None:

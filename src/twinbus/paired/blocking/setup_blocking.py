@@ -27,7 +27,7 @@ from twinbus.client_errors import PairingError
 from twinbus.envelope import namespace_name, queue_path
 from twinbus.errors import first_line
 from twinbus.paired.blocking.link_blocking import plain_sender
-from twinbus.paired.blocking.world_blocking import Crew, sleep
+from twinbus.paired.blocking.world_blocking import World, sleep
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions, use_of
 
 _LOGGER = logging.getLogger("twinbus.paired")
@@ -94,12 +94,12 @@ class Trial:
     """Whether the secondary's factory may do what it will have to do. Costs no message."""
 
     def __init__(
-        self, secondary: ServiceBusClient, crew: Crew, still: Callable[[], None], *, receive: bool
+        self, secondary: ServiceBusClient, world: World, still: Callable[[], None], *, receive: bool
     ) -> None:
         """``still`` raises if nobody wants the pairing any longer."""
         self.still = still
         self._secondary = secondary
-        self._crew = crew
+        self._world = world
         self._receive = receive
 
     def run(self, queues: list[str]) -> None:
@@ -121,7 +121,7 @@ class Trial:
         )
 
     def _send(self, queue: str) -> None:
-        sender = plain_sender(self._secondary, queue, self._crew)
+        sender = plain_sender(self._secondary, queue, self._world)
         try:
             sender.warm(OPEN_S)
         finally:

@@ -1,4 +1,4 @@
-"""What the shell needs of its world: locks, signals, promises, jobs. This is the threads'.
+"""What the shell needs of its world: the time, locks, signals, promises, jobs. The threads'.
 
 The names are those of ``twinbus.paired.aio.world``.
 """
@@ -6,6 +6,7 @@ The names are those of ``twinbus.paired.aio.world``.
 from __future__ import annotations
 
 import logging
+import random
 import select
 import socket
 import threading
@@ -80,18 +81,36 @@ class Promise:
             raise TimeoutError from error
 
 
-class Crew:
-    """Jobs in the background that end when their owner does. What fails in one is logged.
+class World:
+    """The time, chance, and jobs in the background that end when their owner does. What fails in a
+    job is logged.
 
     A thread cannot be cancelled: a job that waits must wait for a signal its owner sets first, or
     say how its waiting can be broken off.
     """
 
+    cancelled = CANCELLED
+
     def __init__(self) -> None:
+        self.chance = random.Random()  # noqa: S311  to spread load is all that it is for
         self._jobs: set[threading.Thread] = set()
         self._breaks: list[Callable[[], None]] = []
         self._mutex = threading.Lock()
         self._health = Health(_LOGGER)
+
+    def now(self) -> float:
+        """In seconds, for differences."""
+        return time.monotonic()
+
+    def date(self) -> float:
+        """In seconds since 1970."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def signal(self) -> Signal:
+        return Signal()
 
     @contextmanager
     def breakable(self, break_off: Callable[[], None]) -> Iterator[None]:
