@@ -1,281 +1,192 @@
-"""Applications that send through a pairing.
-
-The states, the rotation, the classifier and the envelope are the real ones. What is between them
-here is what ``paired.aio`` has in its pairing, sender, diverter and pinger, decision by decision,
-without the SDK below: a change there that matters to a promise is to be made here too.
-"""
+"""Applications that send through a pairing, which is the one that ships: it is given a world with a
+virtual clock, and links that lead over the simulated network."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from datetime import timedelta
+from functools import cache
 
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus import ServiceBusClient
+from azure.servicebus.management import ServiceBusAdministrationClient
 
-from twinbus import envelope
-from twinbus.classifier import Verdict, classify
-from twinbus.client_errors import BacklogError
-from twinbus.failover.rotation import Rotation
-from twinbus.failover.states import Failover, State
-from twinbus.lab.simulation.clock import Clock, Signal
-from twinbus.lab.simulation.letter import Letter, ping
+from twinbus.errors import BacklogError
+from twinbus.lab.simulation.clock import Clock
+from twinbus.lab.simulation.history import History
+from twinbus.lab.simulation.letter import Letter
 from twinbus.lab.simulation.network import Network
-from twinbus.lab.simulation.node import Node
+from twinbus.lab.simulation.node import Answer, Node
+from twinbus.lab.simulation.seed import Plan
+from twinbus.lab.simulation.virtual import World, milliseconds
+from twinbus.paired.aio.link import Side
+from twinbus.paired.aio.pairing import Pairing
+from twinbus.paired.aio.route import Route
+from twinbus.paired.events import Diverted, PairingEvent, Restored
+from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.paired.outgoing import Outgoing, OutgoingBatch
+from twinbus.paired.telemetry import Announcer
 
-BUSY_MS = 10_000
-OPERATION_MS = 20_000
-RESERVE_MS = 5_000
-QUEUE_MS = 10_000
-LEAST_MS = 250
-PING_MS = 10_000
+OPERATION = timedelta(seconds=20)
+BACKLOG_RETRY = timedelta(seconds=30)
 
 Pack = Callable[[bytes, str, int], list[bytes]]
+# What is asked of a node to take messages: ``Node.send``, or more.
+Take = Callable[[str, list[bytes], Answer], None]
 
 
-class Notes(Protocol):
-    """Where an application's doings are written down."""
-
-    def tell(self, who: str, what: str) -> None: ...
-
-    def restored(self, entity: str, since_ms: int) -> None:
-        """An entity that was diverted since then is sent to again."""
-
-    def diverted(self, letter: Letter, parts: list[bytes]) -> None:
-        """A letter goes into the backlog as these messages."""
-
-    def arrived(self, queue: str, messages: list[bytes], numbers: list[int]) -> None:
-        """They are there."""
-
-    def refused(self, letter: Letter) -> None:
-        """Neither the entity nor any backlog queue took it."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How two namespaces are paired."""
-
-    queues: tuple[str, ...]
-    interval_s: float
-    ping_ms: int
-    out_s: float
-    limit: int  # the largest message that a backlog queue takes
-    pack: Pack = envelope.pack
-    failover: Callable[[float], Failover] = Failover
-
-
-class Entity:
-    """A queue or topic of the primary, as all senders of a pairing see it."""
-
-    def __init__(self, path: str, failover: Failover) -> None:
-        self.path = path
-        self.failover = failover
-        self.troubled: Signal | None = None
-        self.diverted_at = 0
-
-
-class Pairing:
-    """One application's: who is out, and who is asked."""
+class SimulatedLink:
+    """What sends bytes: no SDK, and nothing between a request and the network."""
 
     def __init__(
         self,
         name: str,
-        settings: Settings,
+        path: str,
+        network: Network,
+        node: Node,
+        take: Take,
+        world: World,
+        size: int,
+    ) -> None:
+        self.entity_name = path
+        self.limit = 0
+        self.last_used = 0.0
+        self._name = name
+        self._network = network
+        self._node = node
+        self._take = take
+        self._world = world
+        self._size = size
+
+    async def transfer(self, outgoing: Outgoing | OutgoingBatch, timeout: float | None, /) -> None:
+        messages = outgoing.encoded()
+        names = ", ".join(outgoing.ids()) or len(messages)
+        take, path = self._take, self.entity_name
+        await self._call(f"{names} to {path}", lambda told: take(path, messages, told), timeout)
+
+    async def warm(self, timeout: float | None = None) -> None:
+        ready, path = self._node.ready, self.entity_name
+        await self._call(f"a link to {path}", lambda told: ready(path, told), timeout)
+        self.limit = self._size
+
+    async def _call(self, what: str, act: Callable[[Answer], None], timeout: float | None) -> None:
+        assert timeout is not None
+        within_ms = milliseconds(timeout)
+        await self._network.call(self._name, self._node, what, act, within_ms)
+        self.last_used = self._world.now()
+
+    async def keep_warm(self) -> None:
+        """It does not die."""
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+    def drop_link(self) -> None:
+        """Nothing is kept open."""
+
+    def break_off(self) -> None:
+        """Nobody breaks off."""
+
+
+class Notes(Announcer):
+    """What the pairing announces goes into the history, instead of logs and meters."""
+
+    def __init__(self, name: str, history: History) -> None:
+        super().__init__()
+        self._name = name
+        self._history = history
+        self._diverted_at: dict[str, float] = {}
+
+    def announce(self, event: PairingEvent) -> None:
+        self._history.tell(self._name, str(event))
+        if isinstance(event, Diverted):
+            self._diverted_at[event.entity] = event.at
+        elif isinstance(event, Restored):
+            since_ms = round(self._diverted_at[event.entity] * 1000)
+            self._history.restored(event.entity, since_ms)
+
+
+class Application:
+    """Has a pairing of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
         clock: Clock,
         network: Network,
         nodes: tuple[Node, Node],
-        notes: Notes,
+        history: History,
         rng: random.Random,
     ) -> None:
         self.name = name
-        self.settings = settings
-        self.clock = clock
-        self.network = network
-        self.primary, self.secondary = nodes
-        self.notes = notes
-        self.rotation = Rotation(settings.queues, settings.out_s, rng)
-        self._rng = rng
-        self._entities: dict[str, Entity] = {}
+        self.history = history
+        self._network = network
+        self._primary, self._secondary = nodes
+        self._size = plan.limit
+        self._world = World(clock, rng)
+        manager, client = _clients()
+        options = SendAvailabilityPairedNamespaceOptions(
+            manager,
+            client,
+            len(plan.queues),
+            timedelta(seconds=plan.interval_s),
+            ping_primary_interval=timedelta(milliseconds=plan.ping_ms),
+            operation_timeout=OPERATION,
+            backlog_retry_interval=BACKLOG_RETRY,
+        )
+        self.pairing = Pairing(
+            # Over links of their own, as pings are sent.
+            Side(self._primary.name, lambda path: self._link("ping", path, self._ping)),
+            Side(self._secondary.name, lambda queue: self._link(queue, queue, self._divert)),
+            *(options, list(plan.queues), Notes(name, history), self._world),
+        )
 
-    @property
-    def now_s(self) -> float:
-        return self.clock.now / 1000
+    def link(self, name: str, path: str) -> SimulatedLink:
+        """To an entity of the primary."""
+        return self._link(name, path, self._primary.send)
 
-    def entity(self, path: str) -> Entity:
-        if path not in self._entities:
-            failover = self.settings.failover(self.settings.interval_s)
-            self._entities[path] = Entity(path, failover)
-        return self._entities[path]
+    def _link(self, name: str, path: str, take: Take) -> SimulatedLink:
+        node = self._secondary if take == self._divert else self._primary
+        name = f"{self.name}/{name}"
+        return SimulatedLink(name, path, self._network, node, take, self._world, self._size)
 
-    def is_diverted(self, entity: Entity) -> bool:
-        self._entered(entity, entity.failover.look(self.now_s))
-        return entity.failover.state is State.DIVERTED
+    def _ping(self, path: str, messages: list[bytes], answer: Answer) -> None:
+        self._primary.ping(path, messages[0], answer)
 
-    def failed(self, entity: Entity, began_ms: int) -> None:
-        self._entered(entity, entity.failover.failed(self.now_s, began_ms / 1000))
+    def _divert(self, queue: str, messages: list[bytes], answer: Answer) -> None:
+        def taken(value: object) -> None:
+            if isinstance(value, list):
+                self.history.arrived(queue, messages, value)
+            answer(value)
 
-    def succeeded(self, entity: Entity) -> None:
-        self._entered(entity, entity.failover.succeeded())
-
-    def _entered(self, entity: Entity, states: tuple[State, ...]) -> None:
-        for state in states:
-            self.notes.tell(self.name, f"{entity.path} is {state.value}")
-            if state is State.DIVERTED:
-                entity.diverted_at = self.clock.now
-        if not states:
-            return
-        if entity.troubled is not None:
-            entity.troubled.set()
-        elif entity.failover.state is not State.HEALTHY:
-            entity.troubled = Signal(self.clock)
-            self.clock.start(self._watch(entity))
-
-    async def _watch(self, entity: Entity) -> None:
-        while entity.failover.state is not State.HEALTHY:
-            entity.troubled = awake = Signal(self.clock)
-            if entity.failover.state is State.SUSPECT:
-                pause = round(entity.failover.diverts_at * 1000) - self.clock.now
-                await awake.wait(max(0, pause))
-                self.is_diverted(entity)
-            elif not await awake.wait(self.settings.ping_ms):
-                await self._ping(entity)
-        entity.troubled = None
-
-    async def _ping(self, entity: Entity) -> None:
-        message = ping(self._rng.randbytes(8).hex())
-        try:
-            # Over a link of its own, as the pinger has it.
-            await self.network.call(
-                f"{self.name}/ping",
-                self.primary,
-                f"a ping of {entity.path}",
-                lambda answer: self.primary.ping(entity.path, message, answer),
-                PING_MS,
-            )
-        except ServiceBusError:
-            states = entity.failover.ping_failed()
-        else:
-            states = entity.failover.ping_succeeded(self.now_s)
-        if State.HEALTHY in states:
-            self.notes.restored(entity.path, entity.diverted_at)
-        self._entered(entity, states)
+        self._secondary.send(queue, messages, taken)
 
 
 class Sender:
-    """A sender to one entity: the primary while all is well, the backlog while it is not."""
+    """A sender to one entity."""
 
-    def __init__(self, name: str, pairing: Pairing, path: str) -> None:
-        self.name = f"{pairing.name}/{name}"
-        self._pairing = pairing
-        self._entity = pairing.entity(path)
-        self._sticky = pairing.rotation.pick(pairing.now_s)
+    def __init__(self, name: str, application: Application, path: str) -> None:
+        self.name = f"{application.name}/{name}"
+        self._history = application.history
+        self._link = application.link(name, path)
+        self._route = Route(application.pairing, self._link)
 
     async def send(self, letters: list[Letter]) -> None:
         """Returns when they are safe; raises what the application would be told."""
-        deadline = self._pairing.clock.now + OPERATION_MS
-        if not await self._at_home(letters, deadline):
-            await self._divert(letters, deadline)
-
-    async def _at_home(self, letters: list[Letter], deadline: int) -> bool:
-        pairing, entity = self._pairing, self._entity
-        home_by = deadline - RESERVE_MS
-        payloads = [letter.encoded() for letter in letters]
-        while not pairing.is_diverted(entity):
-            began = pairing.clock.now
-            try:
-                await pairing.network.call(
-                    self.name,
-                    pairing.primary,
-                    f"{_names(letters)} to {entity.path}",
-                    lambda answer: pairing.primary.send(entity.path, payloads, answer),
-                    max(1, home_by - began),
-                )
-            except ServiceBusError as error:
-                again = await self._after(error, began, home_by)
-                if not again and entity.failover.state is not State.DIVERTED:
-                    raise
-            else:
-                if entity.failover.state is not State.HEALTHY:
-                    pairing.succeeded(entity)
-                return True
-        return False
-
-    async def _after(self, error: Exception, began: int, home_by: int) -> bool:
-        pairing = self._pairing
-        verdict = classify(error)
-        if verdict is Verdict.RAISE:
-            raise error
-        if verdict is Verdict.WAIT:
-            if pairing.clock.now + BUSY_MS >= home_by:
-                raise error
-            await pairing.clock.sleep(BUSY_MS)
-            return True
-        pairing.failed(self._entity, began)
-        return self._entity.failover.is_stale(began / 1000) and pairing.clock.now < home_by
-
-    async def _divert(self, letters: list[Letter], deadline: int) -> None:
-        pairing = self._pairing
-        pending = list(letters)
-        errors: dict[str, BaseException] = {}
-        order = pairing.rotation.order(self._sticky, pairing.now_s)
-        for tried, queue in enumerate(order):
-            left = deadline - pairing.clock.now
-            if left <= 0 and errors:
-                break
-            share = left // 2 if tried + 1 < len(order) else left
-            try:
-                await self._put(queue, pending, max(LEAST_MS, min(QUEUE_MS, share)))
-            except ServiceBusError as error:
-                errors[queue] = error
-                pairing.rotation.failed(queue, pairing.now_s)
-            else:
-                pairing.rotation.succeeded(queue)
-                self._sticky = queue
-                return
-        for letter in pending:
-            pairing.notes.refused(letter)
-        raise BacklogError(f"no backlog queue took {_names(pending)}", errors)
-
-    async def _put(self, queue: str, pending: list[Letter], within_ms: int) -> None:
-        """Take letters off ``pending`` as the queue accepts them: those that are one message each
-        together, and the parts of one that is several each on their own."""
-        settings, ends = self._pairing.settings, self._pairing.clock.now + within_ms
-        while pending:
-            batch: list[bytes] = []
-            whole = 0
-            for letter in pending:
-                packed = settings.pack(letter.encoded(), self._entity.path, settings.limit)
-                if len(packed) > 1 and batch:
-                    break
-                self._pairing.notes.diverted(letter, packed)
-                batch += packed
-                whole += 1
-                if len(packed) > 1:
-                    break
-            split = whole == 1 and len(batch) > 1
-            for transfer in [[each] for each in batch] if split else [batch]:
-                await self._transfer(queue, transfer, pending[:whole], ends)
-            del pending[:whole]
-
-    async def _transfer(
-        self, queue: str, messages: list[bytes], letters: list[Letter], ends: int
-    ) -> None:
-        pairing = self._pairing
-        node = pairing.secondary
-
-        def act(answer: Callable[[object], None]) -> None:
-            def taken(value: object) -> None:
-                if isinstance(value, list):
-                    pairing.notes.arrived(queue, messages, value)
-                answer(value)
-
-            node.send(queue, messages, taken)
-
-        what = f"{_names(letters)} to {queue}"
-        within_ms = max(LEAST_MS, ends - pairing.clock.now)
-        await pairing.network.call(f"{pairing.name}/{queue}", node, what, act, within_ms)
+        ids = [letter.id for letter in letters]
+        ready = OutgoingBatch([letter.encoded() for letter in letters], ids=ids)
+        try:
+            await self._route.deliver(self._link.transfer, ready, None)
+        except BacklogError:
+            for letter in letters:
+                self._history.refused(letter)
+            raise
 
 
-def _names(letters: list[Letter]) -> str:
-    return ", ".join(letter.id for letter in letters)
+@cache
+def _clients() -> tuple[ServiceBusAdministrationClient, ServiceBusClient]:
+    """Options are not to be had without; nothing is asked of them."""
+    text = "Endpoint=sb://fabrikam/;SharedAccessKeyName=none;SharedAccessKey=none"
+    manager = ServiceBusAdministrationClient.from_connection_string(text)
+    return manager, ServiceBusClient.from_connection_string(text)

@@ -117,22 +117,6 @@ class Clock:
             act()
 
 
-class Signal:
-    """Something that one waits for, for a while at most."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._promise: Promise[bool] = Promise()
-
-    def set(self) -> None:
-        self._promise.tell(True)
-
-    async def wait(self, within_ms: int) -> bool:
-        """Whether it was set in time. A signal is waited for once."""
-        self._clock.after(within_ms, lambda: self._promise.tell(False))
-        return await self._promise
-
-
 async def rerun(clock: Clock, act: Callable[[Tape], T]) -> T:
     """Run code that blocks, as the carrier does, where nobody may block.
 

@@ -12,7 +12,7 @@ from twinbus.amqp.message import (
     encode_header,
 )
 from twinbus.amqp.sections import APPLICATION, DATA, SCHEDULED, Sections, section
-from twinbus.amqp.types import Symbol, Timestamp, encode_binary, encode_map
+from twinbus.amqp.types import Timestamp, encode_binary, encode_map
 from twinbus.lab.simulation.node import HandedOut
 
 
@@ -57,17 +57,3 @@ class Letter:
 
 def id_of(delivery: HandedOut) -> str:
     return str(Message.parse(delivery.message).properties.message_id)
-
-
-def ping(message_id: str) -> bytes:
-    """What ``paired.ping`` sends."""
-    properties = Properties(
-        message_id=message_id,
-        group_id=message_id,
-        content_type=Symbol("application/vnd.ms-servicebus-ping"),
-    )
-    return (
-        encode_header(False, None, 1_000, 0)
-        + properties.encoded()
-        + section(DATA, encode_binary(b""))
-    )

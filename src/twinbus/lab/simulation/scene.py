@@ -46,8 +46,7 @@ from azure.servicebus.exceptions import (
 
 from twinbus import envelope
 from twinbus.broker import namespace as broker_namespace
-from twinbus.lab.simulation import application
-from twinbus.lab.simulation.application import Pairing, Sender
+from twinbus.lab.simulation.application import Application, Sender
 from twinbus.lab.simulation.clock import START_MS, Clock, CrashedError, Task
 from twinbus.lab.simulation.consumer import Receiver
 from twinbus.lab.simulation.history import History
@@ -67,6 +66,8 @@ from twinbus.lab.simulation.topology import (
 )
 from twinbus.lab.simulation.way_home import SimulatedSyphon, SyphonSettings, Ways
 from twinbus.lab.verdict import Judgement
+from twinbus.paired import ping
+from twinbus.paired.aio import pairing
 
 # Parts that were left alone are given up after ten minutes; nothing else takes that long.
 PATIENCE_MS: Final = 45 * 60_000
@@ -123,32 +124,26 @@ class Report:
 def run(seed: int, plant: Plant = Plant.NONE) -> Report:
     """A seed from beginning to end. To run it again is to replay it."""
     rng = random.Random(seed)  # noqa: S311  not a secret
-    with _seeded_ids(rng):
-        return World(seed, plant, rng).run()
+    return Scene(seed, plant, rng).run()
 
 
 replay = run
 
 
 @contextmanager
-def _seeded_ids(rng: random.Random) -> Iterator[None]:
-    """The two modules that make up ids of their own draw them from the seed meanwhile."""
-
-    def drawn() -> UUID:
-        return UUID(int=rng.getrandbits(128), version=4)
-
-    modules: tuple[Any, ...] = (envelope, broker_namespace)
-    before = [module.uuid4 for module in modules]
-    for module in modules:
-        module.uuid4 = drawn
+def _patched(*patches: tuple[Any, str, Any]) -> Iterator[None]:
+    """Modules that have another thing under a name meanwhile."""
+    before = [getattr(module, name) for module, name, _ in patches]
+    for module, name, thing in patches:
+        setattr(module, name, thing)
     try:
         yield
     finally:
-        for module, uuid4 in zip(modules, before, strict=True):
-            module.uuid4 = uuid4
+        for (module, name, _), thing in zip(patches, before, strict=True):
+            setattr(module, name, thing)
 
 
-class World:
+class Scene:
     """Everything there is in one run."""
 
     def __init__(self, seed: int, plant: Plant, rng: random.Random) -> None:
@@ -162,6 +157,7 @@ class World:
         self.secondary = self._node(SECONDARY, plan.skews_ms[1], secondary_disk(plan.queues))
         self._nodes = (self.primary, self.secondary)
         self._syphons: dict[str, Task] = {}
+        self._letters: dict[str, Letter] = {}
         self._sending = plan.senders
         self._may_be_over = False
 
@@ -173,10 +169,11 @@ class World:
 
     def run(self) -> Report:
         try:
-            self._begin()
-            self.clock.run(START_MS + HEALED_MS, lambda: False)
-            self._heal()
-            self.clock.run(self.clock.now + PATIENCE_MS, self._is_over)
+            with _patched(*self._seams()):
+                self._begin()
+                self.clock.run(START_MS + HEALED_MS, lambda: False)
+                self._heal()
+                self.clock.run(self.clock.now + PATIENCE_MS, self._is_over)
         except Exception:  # noqa: BLE001  whatever breaks is what was looked for
             self.history.breaches.append(f"broken: {traceback.format_exc(limit=-4)}")
         verdict = self.history.judge(self._nodes)
@@ -190,13 +187,27 @@ class World:
             homecomings=len(self.history.homecomings),
         )
 
+    def _seams(self) -> Iterator[tuple[Any, str, Any]]:
+        """Ids that modules make up are drawn from the seed, what is packed is noted, and a bug may
+        be planted."""
+        for module in (envelope, broker_namespace, ping):
+            yield module, "uuid4", lambda: UUID(int=self._rng.getrandbits(128), version=4)
+        yield envelope, "pack", self._pack
+        yield pairing, "Failover", self._parts.failover
+
+    def _pack(self, message: bytes, path: str, limit: int) -> list[bytes]:
+        parts = self._parts.pack(message, path, limit)
+        self.history.diverted(self._letters[str(envelope.id_of(message))], parts)
+        return parts
+
     def _begin(self) -> None:
         self.history.tell("world", str(self.plan))
         for fault in self.plan.faults:
             self.clock.after(fault.at_ms, partial(self._strike, fault))
-        pairings = [self._pairing(index) for index in range(self.plan.applications)]
+        line = (self.plan, self.clock, self.network, self._nodes, self.history, self._rng)
+        those = [Application(f"app{index}", *line) for index in range(self.plan.applications)]
         for index in range(self.plan.senders):
-            self.clock.start(self._send_all(index, pairings[index % len(pairings)]))
+            self.clock.start(self._send_letters(index, those[index % len(those)]))
         for index in range(self.plan.syphons):
             self._start_syphon(index)
         for path in RECEIVED:
@@ -220,23 +231,10 @@ class World:
 
     # ------------------------------------------------------------ those who send
 
-    def _pairing(self, index: int) -> Pairing:
-        settings = application.Settings(
-            queues=self.plan.queues,
-            interval_s=self.plan.interval_s,
-            ping_ms=self.plan.ping_ms,
-            out_s=30.0,
-            limit=self.plan.limit,
-            pack=self._parts.pack,
-            failover=self._parts.failover,
-        )
-        line = (self.clock, self.network, self._nodes, self.history, self._rng)
-        return Pairing(f"app{index}", settings, *line)
-
-    async def _send_all(self, index: int, pairing: Pairing) -> None:
+    async def _send_letters(self, index: int, application: Application) -> None:
         rng = self._rng
         path = DESTINATIONS[(index + self._seed) % len(DESTINATIONS)]
-        sender = Sender(f"s{index}", pairing, path)
+        sender = Sender(f"s{index}", application, path)
         number = 0
         while number < self.plan.letters:
             await self.clock.sleep(rng.choice((5, 500, 4_000, 15_000)))
@@ -258,6 +256,7 @@ class World:
             colour=rng.choice(("red", "green")),
             body=rng.randbytes(rng.choice((10, 10, 10, LARGE))),
         )
+        self._letters[letter.id] = letter
         self.history.written(letter)
         return letter
 

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from twinbus.lab.simulation.clock import START_MS, Clock, CrashedError, Promise, Signal, Tape, rerun
+from twinbus.lab.simulation.clock import START_MS, Clock, CrashedError, Promise, Tape, rerun
+from twinbus.lab.simulation.virtual import Signal
 
 
 def clock() -> Clock:
@@ -51,7 +52,7 @@ def test_a_signal_is_waited_for_no_longer_than_asked() -> None:
 
     async def wait() -> None:
         signal = Signal(time)
-        seen.append((await signal.wait(500), time.now - START_MS))
+        seen.append((await signal.wait(0.5), time.now - START_MS))
 
     time.start(wait())
     run(time)

@@ -11,9 +11,18 @@ from types import CodeType, FrameType
 import pytest
 from tests.blocks import ROOT
 
+from twinbus.failover.rotation import Rotation
+from twinbus.failover.states import Failover
 from twinbus.homeward import answers, bites, carrier, driver, row
 from twinbus.homeward.rounds import Destinations
 from twinbus.lab.simulation import run
+from twinbus.paired.admission import Admission
+from twinbus.paired.aio import link, world
+from twinbus.paired.aio.diverter import Diverter
+from twinbus.paired.aio.pairing import Pairing
+from twinbus.paired.aio.pinger import Pinger
+from twinbus.paired.aio.route import Route
+from twinbus.paired.transfers import Transfers
 
 CODE = ROOT / "src/twinbus"
 # A planted bug is one in a subclass of what ships, so it has the names of what it spoils.
@@ -21,10 +30,21 @@ PLANTED = "plant"
 SIMULATED = [path for path in (CODE / "lab/simulation").glob("*.py") if path.stem != PLANTED]
 # Where it is decided what happens on the way. A function of the simulator that has the name of one
 # there is a seam, which one of these protocols has, or it is a copy.
-DECIDING = ("homeward",)
-SEAMS = (driver.DriverWorld, carrier.Post, bites.Tap)
+DECIDING = ("failover", "homeward", "paired/aio")
+SEAMS = (driver.DriverWorld, carrier.Post, bites.Tap, link.Link, world.World, world.Signal)
 # By which it is decided what an error, a state or an outcome leads to.
-DECISIVE = {"classify", "Verdict", "LEFT", "Outcome", "Hold"}
+DECISIVE = {
+    "Admission",
+    "Failover",
+    "Hold",
+    "Judge",
+    "LEFT",
+    "Outcome",
+    "Rotation",
+    "State",
+    "Verdict",
+}
+DECISIVE |= {"Transfers", "classify"}
 
 
 def functions(path: Path) -> Iterator[str]:
@@ -55,18 +75,44 @@ def test_no_module_of_the_simulator_has_what_a_decision_is_made_by(path: Path) -
         if isinstance(node, ast.ImportFrom) and node.module != "twinbus.lab.verdict"
         for name in node.names
     }
-    if path.stem != "application":  # a sender's are its own still
-        assert not imported & DECISIVE
+    assert not imported & DECISIVE
+
+
+def classes(*folders: Path) -> set[str]:
+    trees = (ast.parse(path.read_text()) for folder in folders for path in folder.glob("*.py"))
+    return {node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def test_the_simulator_has_no_class_that_ships_but_those_of_a_world() -> None:
+    rooms = ("failover", "homeward", "paired", "paired/aio")
+    shipped = classes(*(CODE / room for room in rooms))
+    assert {"Carrier", "Diverter", "Failover", "Pairing"} <= shipped
+    assert classes(CODE / "lab/simulation") & shipped == {"Signal", "World"}
+
+
+def test_the_shell_asks_its_world_for_the_time_and_for_chance() -> None:
+    for path in (CODE / "paired/aio").glob("*.py"):
+        if path.stem != "world":
+            asked = {
+                name.name
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Import)
+                for name in node.names
+            }
+            assert not asked & {"asyncio", "random", "time"}, path.name
 
 
 def test_what_ships_is_what_runs() -> None:
-    """Every step of the way home is taken, in its own module, within a few seeds."""
+    """Every step of the ways out and home is taken, in its own module, within a few seeds."""
     wanted: dict[CodeType, str] = {
         function.__code__: function.__qualname__
         for function in (
             *(driver.Driver.round, driver.Driver.glance, Destinations.learn, row.Row.of),
             *(carrier.Carrier.carry, carrier.Carrier.finish, bites.spread, bites.bites),
             *(answers.asked, answers.settled, answers._translation),
+            *(Route.deliver, Route.at_home, Route._after, Admission.check, Rotation.order),
+            *(Pairing._watch, Pairing._entered, Pairing._ping, Pinger.ping, Failover.look),
+            *(Diverter.divert, Diverter._put, Diverter.warm, Transfers.next),
         )
     }
 
