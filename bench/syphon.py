@@ -241,8 +241,8 @@ def steps(primary: Measured, secondary: Measured, messages: int = 5_000) -> dict
         receiver, sender = raw.receiver(away, ASIDE), raw.sender(home, HOME)
         sender.ready()
 
-        def take() -> list[raw.Delivery]:
-            taken: list[raw.Delivery] = []
+        def take() -> list[raw.RawDelivery]:
+            taken: list[raw.RawDelivery] = []
             while len(taken) < messages:
                 taken += receiver.take(500)
             return taken

@@ -15,7 +15,7 @@ from twinbus.commands.progress import bar
 from twinbus.commands.terminal import DOES_NOT_WORK, print_json, refuse
 
 if TYPE_CHECKING:
-    from twinbus.lab.simulation import Report
+    from twinbus.lab.simulation import SeedReport
 
 # How many seeds a worker takes at a time, and how much of a failure's trace is shown.
 CHUNK = 25
@@ -72,7 +72,7 @@ def sim(
         return
     began = time.monotonic()
     totals: dict[str, Any] = {"seeds": 0, "failed": 0, "virtual_s": 0.0, "diverted": 0}
-    failures: list[Report] = []
+    failures: list[SeedReport] = []
     chunks = [
         range(start, min(start + CHUNK, first + seeds))
         for start in range(first, first + seeds, CHUNK)
@@ -90,20 +90,20 @@ def sim(
 
 def _run_all(
     chunks: list[range], plant: str, workers: int
-) -> Iterator[tuple[dict[str, float], list[Report]]]:
+) -> Iterator[tuple[dict[str, float], list[SeedReport]]]:
     """The outcome of each chunk, in order."""
     if workers == 1:
         yield from (run_chunk(chunk, plant) for chunk in chunks)
         return
     # Spawned, not forked: the bar above has a thread, and a fork would take its locks along.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures: list[Future[tuple[dict[str, float], list[Report]]]] = [
+        futures: list[Future[tuple[dict[str, float], list[SeedReport]]]] = [
             pool.submit(run_chunk, chunk, plant) for chunk in chunks
         ]
         yield from (future.result() for future in futures)
 
 
-def run_chunk(seeds: range, plant: str) -> tuple[dict[str, float], list[Report]]:
+def run_chunk(seeds: range, plant: str) -> tuple[dict[str, float], list[SeedReport]]:
     """Some seeds, in a process of their own: sums, and those that failed."""
     from twinbus.lab.simulation import Plant, run
 
@@ -120,7 +120,7 @@ def run_chunk(seeds: range, plant: str) -> tuple[dict[str, float], list[Report]]
     return figures, failed
 
 
-def _conclude(totals: dict[str, Any], failures: list[Report], *, json: bool) -> None:
+def _conclude(totals: dict[str, Any], failures: list[SeedReport], *, json: bool) -> None:
     if json:
         print_json({**totals, "failures": [report.as_json() for report in failures]})
     else:
@@ -138,7 +138,7 @@ def _conclude(totals: dict[str, Any], failures: list[Report], *, json: bool) -> 
         raise typer.Exit(DOES_NOT_WORK)
 
 
-def _show(report: Report, *, json: bool, tail: int | None) -> None:
+def _show(report: SeedReport, *, json: bool, tail: int | None) -> None:
     """A run: its trace, or the end of it, and what was broken."""
     if json:
         print_json({**report.as_json(), "trace": list(report.trace)})

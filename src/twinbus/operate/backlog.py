@@ -21,7 +21,7 @@ from twinbus.envelope import is_backlog_path, namespace_name, queue_path, unstam
 from twinbus.errors import first_line
 from twinbus.operate.peek import DEAD_LETTERS, last_number, number_of
 from twinbus.sdk.links import Links
-from twinbus.sdk.raw import Delivery, RawReceiver, RawSender
+from twinbus.sdk.raw import RawDelivery, RawReceiver, RawSender
 
 log = logging.getLogger("twinbus.syphon")
 
@@ -142,7 +142,7 @@ class _Redrive:
         self._done.stays = len(self._staying)
         return self._done
 
-    def _is_sent(self, number: int, each: Delivery) -> bool:
+    def _is_sent(self, number: int, each: RawDelivery) -> bool:
         """Whether it may be settled. One whose lock was lost is not sent a second time."""
         if number > self._last or number in self._staying:
             return False

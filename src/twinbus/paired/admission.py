@@ -33,7 +33,7 @@ class Limits(NamedTuple):
 STANDARD: Final = Limits(262_144, 262_144)
 
 
-class Tier:
+class TierLimits:
     """The smallest limits that any entity of a namespace announced: those of its tier."""
 
     __slots__ = ("limits",)
@@ -50,7 +50,7 @@ class Admission:
 
     __slots__ = ("_limits", "_tier", "needs_session")
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: TierLimits) -> None:
         self._tier = tier
         self._limits: Limits | None = None
         self.needs_session = False

@@ -56,7 +56,7 @@ _TOO_LONG: Final = "Opening the link took too long."
 _TOKEN_SIZE: Final = 16
 
 
-class Delivery(NamedTuple):
+class RawDelivery(NamedTuple):
     """A message under lock."""
 
     number: int  # on its link, for settling there
@@ -238,7 +238,7 @@ class _RawHandler(BaseHandler):
 class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the SDK's own mix
     """Receives encoded messages under lock, and settles by lock token. Made by ``receiver``."""
 
-    _deliveries: list[Delivery]
+    _deliveries: list[RawDelivery]
     _parts: bytearray
     _drained: bool
     _heard_at: float
@@ -269,7 +269,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
         link.delivery_count += 1
         message = bytes(self._parts) if self._parts else bytes(payload)
         self._parts = bytearray()
-        self._deliveries.append(Delivery(self._first[1], bytes(self._first[2]), message))
+        self._deliveries.append(RawDelivery(self._first[1], bytes(self._first[2]), message))
 
     def _flowed(self, frame: Any) -> None:
         """A flow frame: (..., handle 4, delivery-count 5, credit 6, available 7, drain 8)."""
@@ -283,12 +283,12 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
 
     # ------------------------------------------------------------ receiving
 
-    def take(self, count: int) -> list[Delivery]:
+    def take(self, count: int) -> list[RawDelivery]:
         """Up to ``count`` messages of those that are ready now. Does not wait for any."""
         self.ready()
         return list(self._guarded(self._take, count))
 
-    def _take(self, count: int) -> list[Delivery]:
+    def _take(self, count: int) -> list[RawDelivery]:
         self._ask(count, drain=True)
         self._read_until(lambda: self._drained or len(self._deliveries) >= count)
         taken, self._deliveries = self._deliveries, []
@@ -299,7 +299,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
         self.ready()
         self._guarded(self._ask, count)
 
-    def answer(self, count: int) -> list[Delivery]:
+    def answer(self, count: int) -> list[RawDelivery]:
         """The second half of ``take``."""
         self._guarded(self._read_until, lambda: self._drained or len(self._deliveries) >= count)
         taken, self._deliveries = self._deliveries, []

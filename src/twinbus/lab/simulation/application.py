@@ -17,7 +17,7 @@ from twinbus.lab.simulation.history import History
 from twinbus.lab.simulation.letter import Letter
 from twinbus.lab.simulation.network import Network
 from twinbus.lab.simulation.node import Answer, Node
-from twinbus.lab.simulation.seed import Plan
+from twinbus.lab.simulation.seed import SeedPlan
 from twinbus.lab.simulation.virtual import World, milliseconds
 from twinbus.paired.aio.link import Side
 from twinbus.paired.aio.pairing import Pairing
@@ -88,7 +88,7 @@ class SimulatedLink:
         """Nobody breaks off."""
 
 
-class Notes(Announcer):
+class NotingAnnouncer(Announcer):
     """What the pairing announces goes into the history, instead of logs and meters."""
 
     def __init__(self, name: str, history: History) -> None:
@@ -112,7 +112,7 @@ class Application:
     def __init__(
         self,
         name: str,
-        plan: Plan,
+        plan: SeedPlan,
         clock: Clock,
         network: Network,
         nodes: tuple[Node, Node],
@@ -139,7 +139,7 @@ class Application:
             # Over links of their own, as pings are sent.
             Side(self._primary.name, lambda path: self._link("ping", path, self._ping)),
             Side(self._secondary.name, lambda queue: self._link(queue, queue, self._divert)),
-            *(options, list(plan.queues), Notes(name, history), self._world),
+            *(options, list(plan.queues), NotingAnnouncer(name, history), self._world),
         )
 
     def link(self, name: str, path: str) -> SimulatedLink:
@@ -163,7 +163,7 @@ class Application:
         self._secondary.send(queue, messages, taken)
 
 
-class Sender:
+class LetterSender:
     """A sender to one entity."""
 
     def __init__(self, name: str, application: Application, path: str) -> None:

@@ -19,7 +19,7 @@ CALL_MS = 15_000
 MOST = 8
 
 
-class Receiver:
+class HomeReceiver:
     def __init__(
         self,
         path: str,

@@ -15,7 +15,7 @@ from twinbus.broker.entry import Entry
 from twinbus.lab.simulation.clock import START_MS, Clock
 from twinbus.lab.simulation.letter import Letter, id_of
 from twinbus.lab.simulation.node import HandedOut, Node
-from twinbus.lab.simulation.seed import Plan
+from twinbus.lab.simulation.seed import SeedPlan
 from twinbus.lab.simulation.topology import DETECTING, SUBSCRIPTIONS
 from twinbus.lab.verdict import Attempt, Judgement, Receipt, judge
 
@@ -31,7 +31,7 @@ class Place:
 class History:
     """The notes of one world."""
 
-    def __init__(self, clock: Clock, plan: Plan) -> None:
+    def __init__(self, clock: Clock, plan: SeedPlan) -> None:
         self.trace: list[str] = []
         self.breaches: list[str] = []
         self.places: dict[str, Place] = {}  # by the id that the message has in the backlog

@@ -46,15 +46,15 @@ from azure.servicebus.exceptions import (
 
 from twinbus import envelope
 from twinbus.broker import namespace as broker_namespace
-from twinbus.lab.simulation.application import Application, Sender
+from twinbus.lab.simulation.application import Application, LetterSender
 from twinbus.lab.simulation.clock import START_MS, Clock, CrashedError, Task
-from twinbus.lab.simulation.consumer import Receiver
+from twinbus.lab.simulation.consumer import HomeReceiver
 from twinbus.lab.simulation.history import History
 from twinbus.lab.simulation.letter import Letter
 from twinbus.lab.simulation.network import Network, Weather
 from twinbus.lab.simulation.node import Node
 from twinbus.lab.simulation.plant import PARTS, Plant
-from twinbus.lab.simulation.seed import HEALED_MS, LARGE, Fault, plan_of
+from twinbus.lab.simulation.seed import HEALED_MS, LARGE, PlannedFault, plan_of
 from twinbus.lab.simulation.topology import (
     DESTINATIONS,
     PRIMARY,
@@ -87,7 +87,7 @@ _WEATHER: Final = {
 
 
 @dataclass(frozen=True)
-class Report:
+class SeedReport:
     """What came of a seed. ``breaches`` is empty if everything held."""
 
     seed: int
@@ -121,7 +121,7 @@ class Report:
         }
 
 
-def run(seed: int, plant: Plant = Plant.NONE) -> Report:
+def run(seed: int, plant: Plant = Plant.NONE) -> SeedReport:
     """A seed from beginning to end. To run it again is to replay it."""
     rng = random.Random(seed)  # noqa: S311  not a secret
     return Scene(seed, plant, rng).run()
@@ -167,7 +167,7 @@ class Scene:
         node.skew_ms = skew_ms
         return node
 
-    def run(self) -> Report:
+    def run(self) -> SeedReport:
         try:
             with _patched(*self._seams()):
                 self._begin()
@@ -179,7 +179,7 @@ class Scene:
         verdict = self.history.judge(self._nodes)
         for node in self._nodes:
             node.disk.close()
-        return Report(
+        return SeedReport(
             *(self._seed, self._plant, tuple(self.history.breaches), verdict),
             trace=tuple(self.history.trace),
             virtual_s=(self.clock.now - START_MS) / 1000,
@@ -211,7 +211,7 @@ class Scene:
         for index in range(self.plan.syphons):
             self._start_syphon(index)
         for path in RECEIVED:
-            receiver = Receiver(
+            receiver = HomeReceiver(
                 *(path, self.clock, self.network, self.primary, self.history.received),
                 sessions=path in SESSIONS,
             )
@@ -234,7 +234,7 @@ class Scene:
     async def _send_letters(self, index: int, application: Application) -> None:
         rng = self._rng
         path = DESTINATIONS[(index + self._seed) % len(DESTINATIONS)]
-        sender = Sender(f"s{index}", application, path)
+        sender = LetterSender(f"s{index}", application, path)
         number = 0
         while number < self.plan.letters:
             await self.clock.sleep(rng.choice((5, 500, 4_000, 15_000)))
@@ -260,7 +260,7 @@ class Scene:
         self.history.written(letter)
         return letter
 
-    async def _send(self, sender: Sender, letters: list[Letter]) -> None:
+    async def _send(self, sender: LetterSender, letters: list[Letter]) -> None:
         """As applications do: some send again what failed, and some do not."""
         tell, names = self.history.tell, ", ".join(letter.id for letter in letters)
         while True:
@@ -309,7 +309,7 @@ class Scene:
 
     # ------------------------------------------------------------ what goes wrong
 
-    def _strike(self, fault: Fault) -> None:
+    def _strike(self, fault: PlannedFault) -> None:
         where, _, what = fault.kind.partition("-")
         self.history.tell("world", f"{fault.kind} {fault.target} for {fault.for_ms} ms")
         if where == "syphon":

@@ -19,7 +19,7 @@ SMALL: Final = 3_100
 
 
 @dataclass(frozen=True)
-class Fault:
+class PlannedFault:
     """Something that goes wrong for a while."""
 
     kind: str
@@ -51,7 +51,7 @@ ROUGH = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class SeedPlan:
     """What a seed means."""
 
     orderly: bool
@@ -71,15 +71,15 @@ class Plan:
     skews_ms: tuple[int, int, int]
     crashes: float
     stalls: float
-    faults: tuple[Fault, ...]
+    faults: tuple[PlannedFault, ...]
 
 
-def plan_of(rng: random.Random) -> Plan:
+def plan_of(rng: random.Random) -> SeedPlan:
     orderly = rng.random() < 0.5
     queues = tuple(envelope.queue_path(PRIMARY, n) for n in range(rng.choice((1, 2, 3))))
     limit = rng.choice((262_144, 262_144, 262_144, SMALL))
     skew = 800 if orderly else 5_000
-    return Plan(
+    return SeedPlan(
         orderly=orderly,
         queues=queues,
         interval_s=rng.choice((0.0, 0.0, 2.0, 10.0)),
@@ -102,7 +102,7 @@ def plan_of(rng: random.Random) -> Plan:
     )
 
 
-def _fault(rng: random.Random, queues: tuple[str, ...], orderly: bool) -> Fault:
+def _fault(rng: random.Random, queues: tuple[str, ...], orderly: bool) -> PlannedFault:
     kind = rng.choice(GENTLE if orderly else GENTLE + ROUGH)
     target = ""
     if kind.startswith("entity"):
@@ -113,4 +113,4 @@ def _fault(rng: random.Random, queues: tuple[str, ...], orderly: bool) -> Fault:
         # One client's way, or everybody's.
         gentle = ("", "", "app0", "receiver")
         target = rng.choice(gentle if orderly else (*gentle, "syphon0"))
-    return Fault(kind, target, rng.randint(0, TROUBLE_MS), rng.randint(1_000, 60_000))
+    return PlannedFault(kind, target, rng.randint(0, TROUBLE_MS), rng.randint(1_000, 60_000))

@@ -8,7 +8,7 @@ from typing import Any
 
 from twinbus.client_errors import BacklogError, EnvelopeError
 from twinbus.failover.rotation import Rotation
-from twinbus.paired.aio.link import CongestedError, Link, Side
+from twinbus.paired.aio.link import CongestedError, EntityLink, Side
 from twinbus.paired.aio.world import World
 from twinbus.paired.bookkeeper import KEEPS_NOTHING, Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
@@ -36,7 +36,7 @@ class Diverter:
         self._announcer = announcer
         self._world = world
         self._books = books
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, EntityLink] = {}
 
     async def divert(
         self,
@@ -119,7 +119,7 @@ class Diverter:
             ids = [names.popleft() for _ in range(min(whole, len(names)))]
             self._books.diverted(self._secondary.host, queue, path, items, ids)
 
-    def _link(self, queue: str) -> Link:
+    def _link(self, queue: str) -> EntityLink:
         link = self._links.get(queue)
         if link is None:
             link = self._links.setdefault(queue, self._secondary.link(queue))

@@ -44,7 +44,7 @@ class CongestedError(OperationTimeoutError):
     """The caller's time went by while others sent on the same sender, successfully."""
 
 
-class Link(Protocol):
+class EntityLink(Protocol):
     """What sends bytes to one entity: an SDK sender here, the simulator's own there."""
 
     last_used: float  # when it was last heard that something got through
@@ -78,7 +78,7 @@ class Side(NamedTuple):
     """One of the two namespaces: its host, and how a link of one's own to an entity is had."""
 
     host: str
-    link: Callable[[str], Link]
+    link: Callable[[str], EntityLink]
 
 
 class SharedSender(ServiceBusSender):

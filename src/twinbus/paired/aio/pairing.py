@@ -13,9 +13,9 @@ from weakref import WeakSet
 
 from twinbus.failover.rotation import Rotation
 from twinbus.failover.states import Failover, State
-from twinbus.paired.admission import Admission, Tier
+from twinbus.paired.admission import Admission, TierLimits
 from twinbus.paired.aio.diverter import Diverter
-from twinbus.paired.aio.link import Link, Side
+from twinbus.paired.aio.link import EntityLink, Side
 from twinbus.paired.aio.pinger import Pinger
 from twinbus.paired.aio.world import Signal, World
 from twinbus.paired.bookkeeper import KEEPS_NOTHING, Bookkeeper
@@ -34,7 +34,7 @@ from twinbus.paired.telemetry import Announcer
 KEEP_WARM_S = 30.0
 
 
-class Watched:
+class WatchedEntity:
     """A queue or topic of the primary, as all senders of the factory see it."""
 
     __slots__ = ("admission", "failover", "path", "troubled", "watch")
@@ -69,23 +69,25 @@ class Pairing:
         self._pinger = Pinger(primary, world)
         self._announcer = announcer
         self.world = world
-        self._entities: dict[str, Watched] = {}
+        self._entities: dict[str, WatchedEntity] = {}
         self._admissions: dict[str, Admission] = {}
-        self._tier = Tier()
+        self._tier = TierLimits()
         self._closing = False
         self._stopping = world.signal()
         self._warming = False  # while a job keeps links warm
-        self._senders: WeakSet[Link] = WeakSet()
+        self._senders: WeakSet[EntityLink] = WeakSet()
         # Guards the states; held for moments, never while waiting, so one kind serves both worlds.
         self._mutex = threading.Lock()
 
-    def entity(self, path: str) -> Watched:
+    def entity(self, path: str) -> WatchedEntity:
         """Paths are not case-sensitive."""
         key = path.lower()
         entity = self._entities.get(key)
         if entity is None:
             interval_s = self.options.failover_interval.total_seconds()
-            entity = self._entities.setdefault(key, Watched(path, interval_s, self.admission(path)))
+            entity = self._entities.setdefault(
+                key, WatchedEntity(path, interval_s, self.admission(path))
+            )
         return entity
 
     def admission(self, path: str) -> Admission:
@@ -96,7 +98,7 @@ class Pairing:
         """Every entity that was sent to, and how it is."""
         return {entity.path: entity.failover.state for entity in list(self._entities.values())}
 
-    def join(self, sender: Link) -> Watched:
+    def join(self, sender: EntityLink) -> WatchedEntity:
         """A sender of the factory is paired from now on, and kept warm."""
         with self._mutex:
             self._senders.add(sender)
@@ -108,7 +110,7 @@ class Pairing:
 
     # -- what senders report
 
-    def is_diverted(self, entity: Watched) -> bool:
+    def is_diverted(self, entity: WatchedEntity) -> bool:
         if entity.failover.state is State.HEALTHY:
             return False
         with self._mutex:
@@ -118,7 +120,7 @@ class Pairing:
             self._attend(entity)
         return entity.failover.state is State.DIVERTED
 
-    def failed(self, entity: Watched, began: float, error: Exception, sticky: str) -> None:
+    def failed(self, entity: WatchedEntity, began: float, error: Exception, sticky: str) -> None:
         """A send that began at ``began`` failed for a reason that counts."""
         with self._mutex:
             entered = entity.failover.failed(self.world.now(), began)
@@ -126,7 +128,7 @@ class Pairing:
         if entity.failover.state is State.SUSPECT and self.diverter.is_cold(sticky):
             self.world.start("backlog warm-up", self.diverter.warm, sticky)
 
-    def succeeded(self, entity: Watched) -> None:
+    def succeeded(self, entity: WatchedEntity) -> None:
         with self._mutex:
             entered = entity.failover.succeeded()
         self._entered(entity, entered, "")
@@ -141,7 +143,11 @@ class Pairing:
     # -- what follows from a state
 
     def _entered(
-        self, entity: Watched, states: tuple[State, ...], error: str, was: State = State.SUSPECT
+        self,
+        entity: WatchedEntity,
+        states: tuple[State, ...],
+        error: str,
+        was: State = State.SUSPECT,
     ) -> None:
         for state in states:
             where: dict[str, Any] = {
@@ -162,7 +168,7 @@ class Pairing:
     def _announce(self, event: PairingEvent) -> None:
         self._announcer.announce(event)
 
-    def _attend(self, entity: Watched) -> None:
+    def _attend(self, entity: WatchedEntity) -> None:
         """See to it that a job is awake for an entity in trouble."""
         with self._mutex:
             if entity.troubled is not None:
@@ -174,13 +180,13 @@ class Pairing:
             ended = partial(self._unattended, entity, entity.watch)
         self.world.start(f"watch on {entity.path}", self._watch, entity, ended=ended)
 
-    def _unattended(self, entity: Watched, watch: object) -> None:
+    def _unattended(self, entity: WatchedEntity, watch: object) -> None:
         """Its job is no more. If it should be, the next send starts another."""
         with self._mutex:
             if entity.watch is watch:
                 entity.troubled = entity.watch = None
 
-    async def _watch(self, entity: Watched) -> None:
+    async def _watch(self, entity: WatchedEntity) -> None:
         ping_at: float | None = None
         while True:
             with self._mutex:
@@ -212,13 +218,13 @@ class Pairing:
         """The next sender that joins starts another."""
         self._warming = False
 
-    async def _warm_all(self, senders: list[Link]) -> None:
+    async def _warm_all(self, senders: list[EntityLink]) -> None:
         for sender in senders:
             path = sender.entity_name
             if self.entity(path).failover.state is State.HEALTHY:
                 await self.world.attempt("keeping a link warm", path, sender.keep_warm)
 
-    async def _ping(self, entity: Watched) -> None:
+    async def _ping(self, entity: WatchedEntity) -> None:
         error = await self._pinger.ping(entity.path)
         self._books.pinged(entity.path, ok=error is None)
         with self._mutex:

@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from twinbus.classifier import Judge, Verdict
 from twinbus.failover.states import State
 from twinbus.paired.aio.busy import BUSY_S
-from twinbus.paired.aio.link import CongestedError, Link
+from twinbus.paired.aio.link import CongestedError, EntityLink
 from twinbus.paired.aio.pairing import Pairing
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch, is_encodable
 
@@ -26,7 +26,7 @@ class Route:
 
     __slots__ = ("_link", "_world", "entity", "judge", "pairing", "sticky")
 
-    def __init__(self, pairing: Pairing, link: Link) -> None:
+    def __init__(self, pairing: Pairing, link: EntityLink) -> None:
         self._link = link
         self._world = pairing.world
         self.pairing = pairing

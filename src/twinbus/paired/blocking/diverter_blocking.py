@@ -9,7 +9,7 @@ from typing import Any
 
 from twinbus.client_errors import BacklogError, EnvelopeError
 from twinbus.failover.rotation import Rotation
-from twinbus.paired.blocking.link_blocking import CongestedError, Link, Side
+from twinbus.paired.blocking.link_blocking import CongestedError, EntityLink, Side
 from twinbus.paired.blocking.world_blocking import World
 from twinbus.paired.bookkeeper import KEEPS_NOTHING, Bookkeeper
 from twinbus.paired.events import BacklogQueueIn, BacklogQueueOut, MessagesDiverted
@@ -37,7 +37,7 @@ class Diverter:
         self._announcer = announcer
         self._world = world
         self._books = books
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, EntityLink] = {}
 
     def divert(
         self,
@@ -120,7 +120,7 @@ class Diverter:
             ids = [names.popleft() for _ in range(min(whole, len(names)))]
             self._books.diverted(self._secondary.host, queue, path, items, ids)
 
-    def _link(self, queue: str) -> Link:
+    def _link(self, queue: str) -> EntityLink:
         link = self._links.get(queue)
         if link is None:
             link = self._links.setdefault(queue, self._secondary.link(queue))

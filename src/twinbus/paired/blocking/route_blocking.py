@@ -11,7 +11,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from twinbus.classifier import Judge, Verdict
 from twinbus.failover.states import State
 from twinbus.paired.blocking.busy_blocking import BUSY_S
-from twinbus.paired.blocking.link_blocking import CongestedError, Link
+from twinbus.paired.blocking.link_blocking import CongestedError, EntityLink
 from twinbus.paired.blocking.pairing_blocking import Pairing
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch, is_encodable
 
@@ -27,7 +27,7 @@ class Route:
 
     __slots__ = ("_link", "_world", "entity", "judge", "pairing", "sticky")
 
-    def __init__(self, pairing: Pairing, link: Link) -> None:
+    def __init__(self, pairing: Pairing, link: EntityLink) -> None:
         self._link = link
         self._world = pairing.world
         self.pairing = pairing

@@ -31,7 +31,7 @@ SIMULATED = [path for path in (CODE / "lab/simulation").glob("*.py") if path.ste
 # Where it is decided what happens on the way. A function of the simulator that has the name of one
 # there is a seam, which one of these protocols has, or it is a copy.
 DECIDING = ("failover", "homeward", "paired/aio")
-SEAMS = (driver.DriverWorld, carrier.Post, bites.Tap, link.Link, world.World, world.Signal)
+SEAMS = (driver.DriverWorld, carrier.Post, bites.Tap, link.EntityLink, world.World, world.Signal)
 # By which it is decided what an error, a state or an outcome leads to.
 DECISIVE = {
     "Admission",
@@ -87,7 +87,7 @@ def test_the_simulator_has_no_class_that_ships_but_those_of_a_world() -> None:
     rooms = ("failover", "homeward", "paired", "paired/aio")
     shipped = classes(*(CODE / room for room in rooms))
     assert {"Carrier", "Diverter", "Failover", "Pairing"} <= shipped
-    assert classes(CODE / "lab/simulation") & shipped == {"Signal", "World"}
+    assert classes(CODE / "lab/simulation") & shipped == {"Promise", "Signal", "World"}
 
 
 def test_the_shell_asks_its_world_for_the_time_and_for_chance() -> None:

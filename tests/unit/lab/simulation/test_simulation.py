@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from twinbus.cli import app
-from twinbus.lab.simulation import Plant, Report, replay, run
+from twinbus.lab.simulation import Plant, SeedReport, replay, run
 from twinbus.lab.simulation.seed import GENTLE, ROUGH
 
 SEEDS = 500
@@ -20,7 +20,7 @@ WITHIN = 1_000  # a planted bug is caught by then
 _DIGESTS = "from twinbus.lab.simulation import run; print([run(n).digest for n in range(12)])"
 
 
-def told(report: Report) -> str:
+def told(report: SeedReport) -> str:
     """What somebody needs who sees this fail."""
     tail = "\n".join(report.trace[-40:])
     return f"{tail}\nseed {report.seed}: {report.breaches}\ntwinbus sim --seed {report.seed}"
