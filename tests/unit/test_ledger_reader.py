@@ -11,7 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from twinbus.ledger import MARKER, Ledger, LedgerError, RecordKeeper
-from twinbus.ledger.reader import PYTHONS_TIMES, data_files, find_local, local_path, read_file
+from twinbus.ledger.reader import (
+    PYTHONS_TIMES,
+    data_files,
+    files_of,
+    find_local,
+    local_path,
+    read_file,
+)
 
 NOON = 1_795_000_000.0  # 2026-11-18T08:26:40Z
 
@@ -30,7 +37,7 @@ def entities(path: Path, keeper: RecordKeeper | None = None) -> list[str]:
     return found
 
 
-def test_only_what_a_ledger_wrote_whole_is_found_the_newest_day_first(tmp_path: Path) -> None:
+def test_only_what_a_ledger_wrote_whole_is_found_in_the_order_of_days(tmp_path: Path) -> None:
     first = keep(tmp_path, "a")
     folder = first.parent
     later = tmp_path / "day=2026-11-19" / first.name
@@ -41,8 +48,9 @@ def test_only_what_a_ledger_wrote_whole_is_found_the_newest_day_first(tmp_path: 
     (folder / "notes.txt").touch()
     torn = folder / "torn.parquet"
     torn.write_bytes(first.read_bytes()[:100])
-    assert data_files(tmp_path) == [later, torn, first]
-    assert data_files(tmp_path, "2026-11-19") == [later]
+    (tmp_path / "day=*").mkdir()  # somebody else's
+    assert data_files(tmp_path) == [first, torn, later]
+    assert files_of(later.parent) == [later]
     found = find_local(tmp_path)
     assert found.days == {
         "2026-11-18": frozenset({first.name}),

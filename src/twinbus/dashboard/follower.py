@@ -17,7 +17,7 @@ from typing import Final
 from twinbus.accounts.journey import Journey, look_through
 from twinbus.dashboard.chronicle import Chronicle
 from twinbus.ledger import MARKER, LedgerError, RecordKeeper, check_marker
-from twinbus.ledger.reader import data_files, read_file
+from twinbus.ledger.reader import data_files, day_folders, files_of, read_file
 
 log = logging.getLogger("twinbus.dashboard")
 
@@ -61,17 +61,16 @@ class LedgerFollower:
         return count
 
     def _new(self, root: Path, first: str, now: float) -> Iterator[tuple[str, Path]]:
-        """In an order in which each client's files come as it wrote them."""
         recent = _day(now - 86_400)
         everything = now - self._looked_at_old >= OLD_DAYS_S
         if everything:
             self._looked_at_old = now
-        for folder in sorted(root.glob("day=*")):
+        for folder in day_folders(root):
             day = folder.name.removeprefix("day=")
             if day < first or (day < recent and not everything):
                 continue
             known = self._read.setdefault(day, set())
-            for path in reversed(data_files(root, day)):
+            for path in files_of(folder):
                 if path.name not in known:
                     known.add(path.name)
                     yield day, path
@@ -88,7 +87,7 @@ class LedgerFollower:
     def journey(self, message_id: str) -> Journey:
         """Of one message, the newest files first. Nothing is kept for this."""
         files = [] if self.root is None else data_files(self.root)
-        return look_through(files, message_id, SEARCH_S)
+        return look_through(files[::-1], message_id, SEARCH_S)
 
 
 def _problem(root: Path) -> str:

@@ -63,7 +63,7 @@ def find_local(root: Path) -> Found:
     check_marker(marker.read_text(errors="replace"), str(root))
     days: dict[str, set[str]] = {}
     torn: list[str] = []
-    for path in reversed(data_files(root)):
+    for path in data_files(root):
         if _is_whole(path):
             days.setdefault(path.parent.name.removeprefix("day="), set()).add(path.name)
         else:
@@ -71,10 +71,18 @@ def find_local(root: Path) -> Found:
     return Found(str(root), {day: frozenset(names) for day, names in days.items()}, tuple(torn))
 
 
-def data_files(root: Path, day: str = "*") -> list[Path]:
-    """The files of a folder that have records, or will have; the newest day first."""
-    found = (path for path in root.glob(f"day={day}/*.parquet") if is_data(path.name))
-    return sorted(found, key=lambda path: (path.parent.name, path.name), reverse=True)
+def data_files(root: Path) -> list[Path]:
+    """The files of a ledger that have records, or will have."""
+    return [path for folder in day_folders(root) for path in files_of(folder)]
+
+
+def day_folders(root: Path) -> list[Path]:
+    return sorted(root.glob("day=*"))
+
+
+def files_of(folder: Path) -> list[Path]:
+    """In an order in which each client's come as it wrote them."""
+    return sorted(path for path in folder.glob("*.parquet") if is_data(path.name))
 
 
 def is_data(name: str) -> bool:
