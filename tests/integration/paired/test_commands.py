@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,8 @@ from tests.pairs import ZERO
 
 import twinbus
 
-
-@pytest.fixture(scope="module")
-def brokers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    primary = BrokerProcess(tmp_path_factory.mktemp("primary"), {"orders": {}})
-    secondary = BrokerProcess(tmp_path_factory.mktemp("secondary"), {"mine": {}})
-    primary.start()
-    secondary.start()
-    yield primary, secondary
-    primary.close()
-    secondary.close()
+QUEUES: dict[str, dict[str, Any]] = {"orders": {}}
+QUEUES_AWAY: dict[str, dict[str, Any]] = {"mine": {}}
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -32,23 +32,10 @@ from twinbus.paired.ping import CONTENT_TYPE
 _NAMES = ("sized", "mute", "silent", "shut", "busy", "lone", "twice", "brim")
 QUEUES: dict[str, dict[str, Any]] = {name: {} for name in _NAMES}
 QUEUES["visits"] = QUEUES["calls"] = {"requires_session": True}
+OPTIONS = (("--faults",), ("--faults",))
 LONG_S = 300
 MINUTE = timedelta(minutes=1)
 DEFAULT_RETRIES = {"retry_total": 3}
-
-
-@pytest.fixture(scope="module")
-def brokers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    made = []
-    for name, queues in (("primary", QUEUES), ("secondary", {})):
-        made.append(BrokerProcess(tmp_path_factory.mktemp(name), queues, extra=("--faults",)))
-        made[-1].start()
-    yield made[0], made[1]
-    for process in made:
-        process.close()
-        assert "Traceback" not in process.log(), process.log()
 
 
 @pytest.fixture
@@ -58,16 +45,6 @@ def faults(brokers: tuple[BrokerProcess, BrokerProcess]) -> Iterator[FaultClient
     client = FaultClient(primary.connection_string, f"http://localhost:{admin_port(primary)}")
     yield client
     client.clear()
-
-
-@pytest.fixture(params=["asyncio", "blocking"])
-async def pair(
-    request: pytest.FixtureRequest, brokers: tuple[BrokerProcess, BrokerProcess]
-) -> AsyncIterator[Pair]:
-    """Not open yet."""
-    pair = Pair(request.param, *brokers)
-    yield pair
-    await pair.close()
 
 
 async def refusal(call: Any) -> tuple[type, Any]:

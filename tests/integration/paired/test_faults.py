@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -34,21 +34,8 @@ from twinbus.paired.events import BacklogQueueOut, Diverted, Pinged, Suspected
 _NAMES = ("busy", "refused", "other", "mute", "failing", "moving", "far", "gone", "all")
 QUEUES: dict[str, dict[str, Any]] = {name: {} for name in _NAMES}
 QUEUES["lost"] = {"requires_duplicate_detection": True}
+OPTIONS = (("--faults",), ("--faults",))
 LONG_S = 300
-
-
-@pytest.fixture(scope="module")
-def brokers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    made = []
-    for name, queues in (("primary", QUEUES), ("secondary", {})):
-        made.append(BrokerProcess(tmp_path_factory.mktemp(name), queues, extra=("--faults",)))
-        made[-1].start()
-    yield made[0], made[1]
-    for process in made:
-        process.close()
-        assert "Traceback" not in process.log(), process.log()
 
 
 def faults_of(process: BrokerProcess) -> FaultClient:
@@ -61,16 +48,12 @@ def faults(brokers: tuple[BrokerProcess, BrokerProcess]) -> FaultClient:
     return faults_of(brokers[0])
 
 
-@pytest.fixture(params=["asyncio", "blocking"])
-async def pair(
-    request: pytest.FixtureRequest, brokers: tuple[BrokerProcess, BrokerProcess]
-) -> AsyncIterator[Pair]:
-    """Not open yet. All faults end with the test."""
-    pair = Pair(request.param, *brokers)
+@pytest.fixture
+async def pair(pair: Pair, brokers: tuple[BrokerProcess, BrokerProcess]) -> AsyncIterator[Pair]:
+    """All faults end with the test."""
     yield pair
     for process in brokers:
         await asyncio.to_thread(faults_of(process).clear)
-    await pair.close()
 
 
 async def start(faults: FaultClient, kind: str, entity: str | None, **settings: Any) -> None:

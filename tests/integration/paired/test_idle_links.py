@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -14,37 +13,17 @@ from tests.worlds import World
 
 from twinbus.failover.states import State
 
+QUEUES: dict[str, dict[str, str]] = {"orders": {}, "bare": {}}
 IDLE_S = 2
+# The primary closes a link after two idle seconds, as Service Bus does after ten minutes.
+OPTIONS = (("--idle-link-s", str(IDLE_S), "--verbose"), ())
 # The broker looks every two seconds.
 QUIET_S = IDLE_S + 4
 
 
-@pytest.fixture(scope="module")
-def brokers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    """The primary closes a link after two idle seconds, as Service Bus does after ten minutes."""
-    primary = BrokerProcess(
-        tmp_path_factory.mktemp("primary"),
-        {"orders": {}, "bare": {}},
-        extra=("--idle-link-s", str(IDLE_S), "--verbose"),
-    )
-    secondary = BrokerProcess(tmp_path_factory.mktemp("secondary"), {})
-    primary.start()
-    secondary.start()
-    yield primary, secondary
-    for process in (primary, secondary):
-        process.close()
-        assert "Traceback" not in process.log(), process.log()
-
-
-@pytest.fixture(params=["asyncio", "blocking"])
-async def pair(
-    request: pytest.FixtureRequest, brokers: tuple[BrokerProcess, BrokerProcess]
-) -> AsyncIterator[Pair]:
-    pair = await Pair(request.param, *brokers).open()
-    yield pair
-    await pair.close()
+@pytest.fixture
+async def pair(pair: Pair) -> Pair:
+    return await pair.open()
 
 
 async def test_a_send_after_the_broker_closed_the_idle_link_goes_home_at_once(pair: Pair) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,35 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.management import ServiceBusAdministrationClient
-from harness.brokers import BrokerProcess, certificate
+from harness.brokers import certificate
 from tests.pairs import Pair
 
 from twinbus import PairingError
 from twinbus.failover.states import State
 from twinbus.ledger import MARKS, Ledger
 
-
-@pytest.fixture(scope="module")
-def brokers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    primary = BrokerProcess(tmp_path_factory.mktemp("primary"), {"orders": {}, "quick": {}})
-    secondary = BrokerProcess(tmp_path_factory.mktemp("secondary"), {})
-    primary.start()
-    secondary.start()
-    yield primary, secondary
-    for process in (primary, secondary):
-        process.close()
-
-
-@pytest.fixture(params=["asyncio", "blocking"])
-async def pair(
-    request: pytest.FixtureRequest, brokers: tuple[BrokerProcess, BrokerProcess]
-) -> AsyncIterator[Pair]:
-    """Not open yet."""
-    pair = Pair(request.param, *brokers)
-    yield pair
-    await pair.close()
+QUEUES: dict[str, dict[str, Any]] = {"orders": {}, "quick": {}}
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +27,8 @@ from twinbus import FactoryFaultedError, PairingError
 from twinbus.failover.states import State
 from twinbus.paired.events import BacklogQueueOut, Closed, Faulted
 
+QUEUES: dict[str, dict[str, Any]] = {"orders": {}, "bills": {}, "taken": {}, "idle": {}}
+QUEUES["visits"] = {"requires_session": True}
 BACKLOG = "x-servicebus-transfer"
 # What the documents set of a backlog queue.
 TABLE = {
@@ -38,32 +39,6 @@ TABLE = {
     "enable_batched_operations": True,
 }
 FOREVER = ("default_message_time_to_live", "auto_delete_on_idle")
-
-
-@pytest.fixture(scope="module")
-def brokers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    queues: dict[str, dict[str, Any]] = {"orders": {}, "bills": {}, "taken": {}, "idle": {}}
-    queues["visits"] = {"requires_session": True}
-    primary = BrokerProcess(tmp_path_factory.mktemp("primary"), queues)
-    secondary = BrokerProcess(tmp_path_factory.mktemp("secondary"), {})
-    primary.start()
-    secondary.start()
-    yield primary, secondary
-    for process in (primary, secondary):
-        process.close()
-        assert "Traceback" not in process.log(), process.log()
-
-
-@pytest.fixture(params=["asyncio", "blocking"])
-async def pair(
-    request: pytest.FixtureRequest, brokers: tuple[BrokerProcess, BrokerProcess]
-) -> AsyncIterator[Pair]:
-    """Not open yet."""
-    pair = Pair(request.param, *brokers)
-    yield pair
-    await pair.close()
 
 
 def administration(process: BrokerProcess) -> ServiceBusAdministrationClient:

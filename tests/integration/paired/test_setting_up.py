@@ -7,7 +7,6 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,32 +32,14 @@ from twinbus.paired.aio import setup as aio_setup
 from twinbus.paired.blocking import setup_blocking as blocking_setup
 from twinbus.paired.events import Closed, SyphonEnded, SyphonStarted
 
+QUEUES: dict[str, dict[str, Any]] = {"orders": {}}
 RUNS = ("echo the syphon runs", "read end_of_input")
 
 
-@pytest.fixture(scope="module")
-def brokers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    primary = BrokerProcess(tmp_path_factory.mktemp("primary"), {"orders": {}})
-    secondary = BrokerProcess(tmp_path_factory.mktemp("secondary"), {})
-    primary.start()
-    secondary.start()
-    yield primary, secondary
-    for process in (primary, secondary):
-        process.close()
-        assert "Traceback" not in process.log(), process.log()
-
-
-@pytest.fixture(params=["asyncio", "blocking"])
-async def pair(
-    request: pytest.FixtureRequest, brokers: tuple[BrokerProcess, BrokerProcess]
-) -> AsyncIterator[Pair]:
+@pytest.fixture
+async def pair(pair: Pair) -> Pair:
     """Not paired yet, and of backlog queues of its own."""
-    pair = Pair(request.param, *brokers)
-    await pair.open(pair=False, primary_name=f"own-{uuid4().hex[:8]}")
-    yield pair
-    await pair.close()
+    return await pair.open(pair=False, primary_name=f"own-{uuid4().hex[:8]}")
 
 
 @pytest.fixture
