@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Some machines have Python compile every module anew in every process; the tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup drill test quick test-times coverage lint docs unit sim lock bench bench-broker bench-paired bench-syphon bench-ledger \
+.PHONY: setup drill test quick test-times coverage lint docs unit sim model lock bench bench-broker bench-paired bench-syphon bench-ledger \
 	generate conformance-mutations screenshot interop clean
 
 setup: $(STAMP)
@@ -83,6 +83,11 @@ drill: setup
 # Ten thousand seeds of the simulator; the tests run five hundred.
 sim: setup
 	$(BIN)/twinbus sim --seeds 10000 --workers 2
+
+# Long random histories of clients and administrators, played on the broker's namespace and store and
+# on a model of Service Bus; MODEL="--seeds 0-99 --steps 500" plays others. The tests play sixty.
+model: setup
+	$(BIN)/python tools/model.py $(MODEL)
 
 # Everything beside what people would use instead, about half an hour, into docs/performance.md.
 # PARTS="rabbitmq syphon" runs only those again; QUICK=1 rehearses all of it in some minutes.

@@ -154,21 +154,13 @@ class Received(Composite):
     section_offset: Ulong
 
 
-class Wordless(Composite):
-    """It says nothing but its name, so one instance will do."""
-
-    ONLY: ClassVar[Wordless]
-
+@_composite(0x24, "amqp:accepted:list")
+class Accepted(Composite):
     @classmethod
-    def from_fields(cls, values: list[Any]) -> Wordless:
+    def from_fields(cls, values: list[Any]) -> Accepted:
         if values:
             raise CodecError(f"{cls.NAME} has {len(values)} fields, 0 are known")
-        return cls.ONLY
-
-
-@_composite(0x24, "amqp:accepted:list")
-class Accepted(Wordless):
-    pass
+        return ACCEPTED  # it says nothing more, so one instance will do
 
 
 @_composite(0x25, "amqp:rejected:list")
@@ -177,8 +169,12 @@ class Rejected(Composite):
 
 
 @_composite(0x26, "amqp:released:list")
-class Released(Wordless):
-    pass
+class Released(Composite):
+    @classmethod
+    def from_fields(cls, values: list[Any]) -> Released:
+        if values:
+            raise CodecError(f"{cls.NAME} has {len(values)} fields, 0 are known")
+        return RELEASED  # it says nothing more, so one instance will do
 
 
 @_composite(0x27, "amqp:modified:list")
@@ -190,8 +186,8 @@ class Modified(Composite):
 
 Outcome = Accepted | Rejected | Released | Modified
 
-ACCEPTED = Accepted.ONLY = Accepted()
-RELEASED = Released.ONLY = Released()
+ACCEPTED = Accepted()
+RELEASED = Released()
 
 # ---------------------------------------------------------------- link ends
 

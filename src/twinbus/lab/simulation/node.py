@@ -49,18 +49,15 @@ Answer = Callable[[Any], None]
 
 
 class Notes(Protocol):
-    """Where nodes and syphons write down what happens to them."""
+    """Where a node writes down what happens to it."""
 
     def tell(self, who: str, what: str) -> None: ...
 
     def pinged(self, entity: str) -> None:
         """A ping of it is on disk."""
 
-    def came_home(self, destination: str, ids: Sequence[str]) -> None:
-        """The destination has these messages on disk."""
 
-
-class MakesNamespace(Protocol):
+class Kind(Protocol):
     """How a namespace is made: ``Namespace``, or one with a bug."""
 
     def __call__(
@@ -97,7 +94,7 @@ class Disk(Store):
 
 
 class Unforgiving(Health):
-    """A broker logs what fails in its loops and goes on. Here each such failure ends the run."""
+    """What a broker would log and outlive is a bug that a world is to show."""
 
     def failed(self, what: str, entity: str, error: BaseException) -> None:
         raise error
@@ -133,7 +130,7 @@ class Taker:
         return self.wants
 
     def reserve(self, count: int) -> None:
-        """Only those who delete what they receive are asked this; a taker locks it."""
+        """Never asked: it locks what it takes."""
 
     def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
         self.wants -= 1
@@ -162,7 +159,7 @@ class Node:
         rng: random.Random,
         notes: Notes,
         image: bytes,
-        make: MakesNamespace = Namespace,
+        kind: Kind = Namespace,
     ) -> None:
         self.name = name
         self.skew_ms = 0
@@ -173,7 +170,7 @@ class Node:
         self._clock = clock
         self._rng = rng
         self._notes = notes
-        self._make = make
+        self._kind = kind
         self._life = 0
         self._is_doomed = False
         self._writing: Batch | None = None
@@ -191,7 +188,7 @@ class Node:
     def _boot(self) -> None:
         self.disk.on_change = lambda: None
         rules = [root_rule("key")]
-        self.namespace = self._make(self.name, self.disk, rules, new_token=self._new_token)
+        self.namespace = self._kind(self.name, self.disk, rules, new_token=self._new_token)
         self.namespace.health = Unforgiving(logging.getLogger(__name__))
         self.disk.on_change = self._request
 
@@ -248,7 +245,7 @@ class Node:
 
     def _request(self) -> None:
         if self._writing is None:
-            self._writing = Batch()  # whoever asks next sees that a write is under way
+            self._writing = Batch()  # so that the next to ask knows that somebody has
             self._later(self._rng.randint(0, 2), self._write)
 
     def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
@@ -345,9 +342,9 @@ class Node:
         """As ``receive``, of the next session that is free. The session is held on to."""
         queue = self._queue(path)
         assert isinstance(queue, SessionQueue)
-        taken: list[Session] = []
+        held: list[Session] = []
         taker = Taker(path, most, lambda: self._later(1, finish), self._tick_after)
-        waiter = Waiter(taker, taken.append)
+        waiter = Waiter(taker, held.append)
         ended = False
 
         def finish() -> None:
@@ -355,8 +352,8 @@ class Node:
             if not ended:
                 ended, taker.wants = True, 0
                 queue.stop_waiting(waiter)
-                if taken and not taker.got:
-                    queue.close_session(taken[0], self.now)
+                if held and not taker.got:
+                    queue.close_session(held[0], self.now)
                 answer(taker.got)
 
         queue.wait(waiter)

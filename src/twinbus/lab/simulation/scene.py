@@ -183,7 +183,7 @@ class Scene:
             *(self._seed, self._plant, tuple(self.history.breaches), verdict),
             trace=tuple(self.history.trace),
             virtual_s=(self.clock.now - START_MS) / 1000,
-            diverted=len(self.history.pieces),
+            diverted=len(self.history.places),
             homecomings=len(self.history.homecomings),
         )
 

@@ -1,0 +1,200 @@
+"""What clients do on their links, and the passing of time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from twinbus.amqp.incoming import LinkDetached
+from twinbus.amqp.lifecycle import LinkState
+from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
+from twinbus.lab.model import things as model
+from twinbus.lab.model.drafts import draft
+from twinbus.lab.model.play import CLIENTS, Attached, Hopeful, Play
+from twinbus.lab.model.real import Caller
+from twinbus.lab.model.scenery import HOSTILE, JUMPS_MS, PAUSES_MS, SESSIONS
+from twinbus.lab.model.things import Refused, Wrong
+from twinbus.lab.model.views import SESSION_FILTER, condition_of
+
+
+def send(play: Play, outcome: int, peer: int, which: int, count: int, kind: int) -> None:
+    paths = [e.path for e in play.model.entities.values() if e.kind != "subscription"]
+    path = paths[which % len(paths)]
+    link = sender(play, peer % CLIENTS, path)
+    if link is None:
+        return
+    made = [draft(play, kind + number * 7) for number in range(1 + count % 3)]
+    play.trace.append(f"send {[m.tag for m, _ in made]} to {path}")
+    now = play.real.now
+    client = play.real.peers[peer % CLIENTS]
+
+    def real() -> Callable[[], Any]:
+        ids = [link.send(each, play.next_tag(), settled=False) for _, each in made]
+        return lambda: outcomes(client, link, ids)
+
+    def ideal() -> list[str]:
+        answers = []
+        for message, _ in made:
+            try:
+                play.model.send(path, [message], now)
+                answers.append("accepted")
+            except Refused as refused:
+                answers.append(str(refused))
+        return answers
+
+    play.both(outcome, real, ideal)
+
+
+def outcomes(client: Caller, link: Link, ids: list[int]) -> list[str]:
+    """What a sender hears of its transfers: of each, once."""
+    if client.refusal(link) is not None:
+        return [str(client.refusal(link))] * len(ids)
+    told = [each for each in client.settlements if each.link is link]
+    answers = [[e.state for e in told if e.delivery_id == each] for each in ids]
+    if any(len(each) != 1 for each in answers):
+        raise Wrong(f"transfers to '{link.name}' were answered {[len(e) for e in answers]}")
+    return [condition_of(state) for (state,) in answers]
+
+
+def sender(play: Play, peer: int, path: str) -> Link | None:
+    link = play.links.get((peer, path))
+    if link is not None and link.state is LinkState.ATTACHED:
+        return link
+    client = play.real.peers[peer]
+    link = client.attach(SENDER, path)
+    refusal = client.refusal(link)
+    entity = play.model.entities.get(path)
+    wanted = None
+    if entity is None:
+        wanted = model.NOTHING
+    elif not entity.may_send:
+        wanted = model.DISABLED
+    play.same(refusal, wanted)
+    if refusal is not None:
+        return None
+    play.links[peer, path] = link
+    return link
+
+
+def receive(play: Play, peer: int, which: int, mode: int, wanted: int) -> None:
+    """A new receiver, which wants some at once."""
+    if len(play.open) >= 8:
+        leave(play, which)
+    boxes = [box.path for box in play.model.boxes()]
+    full = [box.path for box in play.model.boxes() if any(True for _ in box.messages)]
+    boxes = full if full and which % 4 else boxes
+    path = boxes[which % len(boxes)]
+    box = play.model.box(path)
+    deletes = mode % 5 == 0
+    session = SESSIONS[mode % 3] if box.has_sessions or mode % 17 == 0 else None
+    if session is not None and mode % 4:
+        session = play.model.free_session(path) or session
+    play.trace.append(f"receive from {path} {session} deletes={deletes}")
+    client = play.real.peers[peer % CLIENTS]
+    any_session = box.has_sessions and mode % 7 == 6 and box.owner.may_receive
+    filters = {SESSION_FILTER: None if any_session else session} if session else None
+    link = client.attach(
+        *(RECEIVER, path),
+        filter=filters,
+        snd_settle_mode=1 if deletes else 0,
+        rcv_settle_mode=0 if deletes else 1,
+    )
+    if any_session:
+        play.waiting.append(Hopeful(peer % CLIENTS, link, path, deletes, play.real.now))
+        box.waiting += 1
+        play.grant()
+        return
+    try:
+        receiver = play.model.attach(path, deletes, session, play.real.now)
+    except Refused as refused:
+        play.same(client.refusal(link), str(refused))
+        client.take(LinkDetached)
+        return
+    play.same(client.refusal(link), None)
+    play.open.append(Attached(peer % CLIENTS, link, path, receiver))
+    credit(play, len(play.open) - 1, wanted)
+
+
+def credit(play: Play, which: int, most: int) -> None:
+    if not play.open:
+        return
+    receiver = play.open[which % len(play.open)]
+    wanted = 1 + most % 4 if most % 9 else 0
+    receiver.model.credit = wanted
+    play.trace.append(f"credit {wanted} at {receiver.path}")
+    receiver.link.grant(wanted)
+    play.real.exchange()
+
+
+def drain(play: Play, which: int) -> None:
+    """All the credit that is left comes back."""
+    if not play.open:
+        return
+    receiver = play.open[which % len(play.open)]
+    receiver.link.grant(receiver.model.credit, drain=True)
+    play.real.exchange()
+    play.judge()
+    receiver.model.credit = 0
+    if receiver.link.credit:
+        raise Wrong(f"a drain of '{receiver.path}' left {receiver.link.credit} credit")
+
+
+def leave(play: Play, which: int) -> None:
+    if not play.open:
+        return
+    receiver = play.open.pop(which % len(play.open))
+    play.trace.append(f"leave {receiver.path}")
+    receiver.link.detach()
+    gone(play, receiver)
+    play.real.exchange()
+
+
+def gone(play: Play, receiver: Attached) -> None:
+    play.model.detach(receiver.model, play.real.now)
+    play.renumber = True
+
+
+def disconnect(play: Play, peer: int) -> None:
+    peer %= CLIENTS
+    play.trace.append(f"client {peer} disconnects")
+    for receiver in [each for each in play.open if each.peer == peer]:
+        play.open.remove(receiver)
+        gone(play, receiver)
+    for waiting in [each for each in play.waiting if each.peer == peer]:
+        play.waiting.remove(waiting)
+        play.model.box(waiting.path).waiting -= 1
+    play.links = {key: link for key, link in play.links.items() if key[0] != peer}
+    play.real.reconnect(peer)
+    play.real.exchange()
+
+
+def hostile(play: Play, peer: int, which: int, kind: int) -> None:
+    """Bytes that are no message: refused, and nothing has changed."""
+    paths = [e.path for e in play.model.entities.values() if e.may_send]
+    if not paths:
+        return
+    link = sender(play, peer % CLIENTS, paths[which % len(paths)])
+    if link is None:
+        return
+    client = play.real.peers[peer % CLIENTS]
+    sent = link.send(HOSTILE[kind % len(HOSTILE)], play.next_tag(), settled=False)
+    play.real.exchange()
+    play.same(outcomes(client, link, [sent]), [model.BAD])
+
+
+def wait(play: Play, outcome: int, which: int) -> None:
+    pause = PAUSES_MS[which % len(PAUSES_MS)]
+    if which % 16 == 15:  # somebody sets the machine's clock
+        pause = JUMPS_MS[outcome % 2]
+        for peer in range(CLIENTS if pause > 0 else 0):  # who is silent for so long is closed
+            disconnect(play, peer)
+    play.trace.append(f"wait {pause} ms")
+    if outcome < 97:
+        play.let_pass(pause)
+        return
+    play.real.now += pause
+    before = copy.deepcopy(play.model)
+    play.tick_ideal()
+    play.real.tick()
+    play.crashed(before, committed=outcome >= 98)

@@ -1,0 +1,39 @@
+"""Messages as they are sent, drawn by a number."""
+
+from __future__ import annotations
+
+from twinbus.lab.model.play import Play
+from twinbus.lab.model.real import encoded
+from twinbus.lab.model.scenery import SESSIONS, TTLS
+from twinbus.lab.model.things import IdealMessage
+
+
+def draft(play: Play, kind: int) -> tuple[IdealMessage, bytes]:
+    play.tags += 1
+    tag = f"m{play.tags}"
+    message_id = None if kind % 5 == 0 else tag if kind % 3 else f"id-{kind % 4}"
+    session = (None, *SESSIONS)[kind % 4] if kind % 8 else None
+    ttl = TTLS[kind % len(TTLS)]
+    due = play.real.now + 2_000 * (1 + kind % 3) if kind % 11 == 3 else None
+    properties = {"a": kind % 6} if kind % 2 else {}
+    made = IdealMessage(tag, message_id, session, 0, ttl, properties, play.real.now)
+    made.due = due
+    made.mark = kind if kind % 4 == 2 else None
+    made.priority = kind % 9 if kind % 7 == 1 else None
+    return made, bytes_of(made)
+
+
+def bytes_of(message: IdealMessage) -> bytes:
+    payload = encoded(
+        message.tag,
+        message_id=message.message_id,
+        session=message.session,
+        ttl=message.ttl,
+        due=message.due,
+        mark=message.mark,
+        priority=message.priority,
+        properties=dict(message.properties),
+        filler=200_000 if (message.mark or 0) % 23 == 22 else 0,
+    )
+    message.size = len(payload)
+    return payload
