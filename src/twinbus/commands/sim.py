@@ -24,10 +24,10 @@ TAIL = 60
 MOST_FAILURES = 20
 
 
-def _plants() -> list[str]:
-    from twinbus.lab.simulation import Plant
+def _bugs() -> list[str]:
+    from twinbus.lab.simulation import Bug
 
-    return list(Plant)
+    return list(Bug)
 
 
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many.")]
@@ -36,11 +36,9 @@ Seed = Annotated[
     int | None, typer.Option("--seed", min=0, help="Replay this one, and show its trace.")
 ]
 Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes.")]
-Plant = Annotated[
+PlantedBug = Annotated[
     str,
-    typer.Option(
-        "--plant", help="A bug to plant, to see that it is caught.", autocompletion=_plants
-    ),
+    typer.Option("--plant", help="A bug to plant, to see that it is caught.", autocompletion=_bugs),
 ]
 
 
@@ -49,7 +47,7 @@ def sim(
     first: First = 0,
     seed: Seed = None,
     workers: Workers = 2,
-    plant: Plant = "none",
+    plant: PlantedBug = "none",
     json: Json = False,
 ) -> None:
     """Run the real failover, envelope, queues and syphon on a virtual clock, with faults.
@@ -63,12 +61,12 @@ def sim(
     """
     from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    from twinbus.lab.simulation import Plant, run
+    from twinbus.lab.simulation import Bug, run
 
-    if plant not in list(Plant):
-        refuse(f"there is no plant '{plant}'; there are {', '.join(Plant)}")
+    if plant not in list(Bug):
+        refuse(f"there is no plant '{plant}'; there are {', '.join(Bug)}")
     if seed is not None:
-        _show(run(seed, Plant(plant)), json=json, tail=None)
+        _show(run(seed, Bug(plant)), json=json, tail=None)
         return
     began = time.monotonic()
     totals: dict[str, Any] = {"seeds": 0, "failed": 0, "virtual_s": 0.0, "diverted": 0}
@@ -79,7 +77,7 @@ def sim(
     ]
     columns = ("seeds", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with bar("seeds", seeds, *columns, hidden=json) as tell:
-        for figures, failed in _run_all(chunks, Plant(plant), workers):
+        for figures, failed in _run_all(chunks, Bug(plant), workers):
             for name, value in figures.items():
                 totals[name] += value
             failures += failed[: MOST_FAILURES - len(failures)]
@@ -105,12 +103,12 @@ def _run_all(
 
 def run_chunk(seeds: range, plant: str) -> tuple[dict[str, float], list[SeedReport]]:
     """Some seeds, in a process of their own: sums, and those that failed."""
-    from twinbus.lab.simulation import Plant, run
+    from twinbus.lab.simulation import Bug, run
 
     figures = {"seeds": 0.0, "failed": 0.0, "virtual_s": 0.0, "diverted": 0.0}
     failed = []
     for seed in seeds:
-        report = run(seed, Plant(plant))
+        report = run(seed, Bug(plant))
         figures["seeds"] += 1
         figures["virtual_s"] += report.virtual_s
         figures["diverted"] += report.diverted
@@ -150,7 +148,7 @@ def _show(report: SeedReport, *, json: bool, tail: int | None) -> None:
         for breach in report.breaches:
             typer.echo(f"seed {report.seed} broke a promise: {breach}")
         if not report.holds:
-            planted = "" if report.plant.value == "none" else f" --plant {report.plant.value}"
+            planted = "" if report.bug.value == "none" else f" --plant {report.bug.value}"
             typer.echo(f"replay it with: twinbus sim --seed {report.seed}{planted}")
     if not report.holds:
         raise typer.Exit(DOES_NOT_WORK)

@@ -47,13 +47,13 @@ from azure.servicebus.exceptions import (
 from twinbus import envelope
 from twinbus.broker import namespace as broker_namespace
 from twinbus.lab.simulation.application import Application, LetterSender
+from twinbus.lab.simulation.bugs import PARTS, Bug
 from twinbus.lab.simulation.clock import START_MS, Clock, CrashedError, Task
 from twinbus.lab.simulation.consumer import HomeReceiver
 from twinbus.lab.simulation.history import History
 from twinbus.lab.simulation.letter import Letter
 from twinbus.lab.simulation.network import Network, Weather
 from twinbus.lab.simulation.node import Node
-from twinbus.lab.simulation.plant import PARTS, Plant
 from twinbus.lab.simulation.seed import HEALED_MS, LARGE, PlannedFault, plan_of
 from twinbus.lab.simulation.topology import (
     DESTINATIONS,
@@ -91,7 +91,7 @@ class SeedReport:
     """What came of a seed. ``breaches`` is empty if everything held."""
 
     seed: int
-    plant: Plant
+    bug: Bug
     breaches: tuple[str, ...]
     verdict: Judgement
     trace: tuple[str, ...]
@@ -111,7 +111,7 @@ class SeedReport:
     def as_json(self) -> dict[str, Any]:
         return {
             "seed": self.seed,
-            "plant": self.plant.value,
+            "plant": self.bug.value,
             "holds": self.holds,
             "breaches": list(self.breaches),
             "verdict": self.verdict.as_json(),
@@ -121,10 +121,10 @@ class SeedReport:
         }
 
 
-def run(seed: int, plant: Plant = Plant.NONE) -> SeedReport:
+def run(seed: int, bug: Bug = Bug.NONE) -> SeedReport:
     """A seed from beginning to end. To run it again is to replay it."""
     rng = random.Random(seed)  # noqa: S311  not a secret
-    return Scene(seed, plant, rng).run()
+    return Scene(seed, bug, rng).run()
 
 
 replay = run
@@ -146,9 +146,9 @@ def _patched(*patches: tuple[Any, str, Any]) -> Iterator[None]:
 class Scene:
     """Everything there is in one run."""
 
-    def __init__(self, seed: int, plant: Plant, rng: random.Random) -> None:
-        self._seed, self._plant, self._rng = seed, plant, rng
-        self._parts = PARTS[plant]
+    def __init__(self, seed: int, bug: Bug, rng: random.Random) -> None:
+        self._seed, self._bug, self._rng = seed, bug, rng
+        self._parts = PARTS[bug]
         self.plan = plan = plan_of(rng)
         self.clock = Clock(rng)
         self.history = History(self.clock, plan)
@@ -180,7 +180,7 @@ class Scene:
         for node in self._nodes:
             node.disk.close()
         return SeedReport(
-            *(self._seed, self._plant, tuple(self.history.breaches), verdict),
+            *(self._seed, self._bug, tuple(self.history.breaches), verdict),
             trace=tuple(self.history.trace),
             virtual_s=(self.clock.now - START_MS) / 1000,
             diverted=len(self.history.places),

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from twinbus.cli import app
-from twinbus.lab.simulation import Plant, SeedReport, replay, run
+from twinbus.lab.simulation import Bug, SeedReport, replay, run
 from twinbus.lab.simulation.seed import GENTLE, ROUGH
 
 SEEDS = 500
@@ -72,20 +72,20 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
 
 
 CAUGHT_AS = {
-    Plant.SETTLE_FIRST: "lost:",
-    Plant.FORGET_ALIAS: "its session is None",
-    Plant.ACKNOWLEDGE_FIRST: "lost:",
-    Plant.RESTORE_ANYWAY: "restored by a ping that it never took",
-    Plant.OVERTAKE: "out of order:",
+    Bug.SETTLE_FIRST: "lost:",
+    Bug.FORGET_ALIAS: "its session is None",
+    Bug.ACKNOWLEDGE_FIRST: "lost:",
+    Bug.RESTORE_ANYWAY: "restored by a ping that it never took",
+    Bug.OVERTAKE: "out of order:",
 }
 
 
-@pytest.mark.parametrize("plant", [plant for plant in Plant if plant is not Plant.NONE])
-def test_a_planted_bug_is_caught(plant: Plant) -> None:
-    caught = next(report for seed in range(WITHIN) if not (report := run(seed, plant)).holds)
-    assert any(CAUGHT_AS[plant] in breach for breach in caught.breaches), told(caught)
-    assert run(caught.seed).holds  # it was the plant
-    assert run(caught.seed, plant) == caught
+@pytest.mark.parametrize("bug", [bug for bug in Bug if bug is not Bug.NONE])
+def test_a_planted_bug_is_caught(bug: Bug) -> None:
+    caught = next(report for seed in range(WITHIN) if not (report := run(seed, bug)).holds)
+    assert any(CAUGHT_AS[bug] in breach for breach in caught.breaches), told(caught)
+    assert run(caught.seed).holds  # it was the bug
+    assert run(caught.seed, bug) == caught
 
 
 def test_the_command_says_how_many_held() -> None:

@@ -22,7 +22,7 @@ from twinbus.lab.simulation.node import Kind
 from twinbus.lab.simulation.way_home import MakesCarrier
 
 
-class Plant(StrEnum):
+class Bug(StrEnum):
     NONE = "none"  # everything as it is
     SETTLE_FIRST = "settle-before-send"  # the syphon completes a message, then sends it home
     FORGET_ALIAS = "forget-an-alias"  # a diverted message does not remember its session
@@ -84,11 +84,11 @@ class Parts:
     failover: Callable[[float], Failover] = Failover
 
 
-PARTS: dict[Plant, Parts] = {
-    Plant.NONE: Parts(),
-    Plant.SETTLE_FIRST: Parts(carrier=SettlesFirst),
-    Plant.FORGET_ALIAS: Parts(pack=forgetful_pack),
-    Plant.ACKNOWLEDGE_FIRST: Parts(namespace=AcknowledgesFirst),
-    Plant.RESTORE_ANYWAY: Parts(failover=RestoresAnyway),
-    Plant.OVERTAKE: Parts(carrier=Overtakes),
+PARTS: dict[Bug, Parts] = {
+    Bug.NONE: Parts(),
+    Bug.SETTLE_FIRST: Parts(carrier=SettlesFirst),
+    Bug.FORGET_ALIAS: Parts(pack=forgetful_pack),
+    Bug.ACKNOWLEDGE_FIRST: Parts(namespace=AcknowledgesFirst),
+    Bug.RESTORE_ANYWAY: Parts(failover=RestoresAnyway),
+    Bug.OVERTAKE: Parts(carrier=Overtakes),
 }
