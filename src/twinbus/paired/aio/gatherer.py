@@ -7,7 +7,7 @@ one message's fault is sent again one by one, so that only the guilty one's call
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from azure.servicebus.exceptions import (
@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
-from twinbus.amqp.batches import BATCH_OVERHEAD, ITEM_OVERHEAD
+from twinbus.amqp.batches import in_transfers
 from twinbus.classifier import Classifier, Verdict, classify
 from twinbus.client_errors import BacklogError, FactoryFaultedError
 from twinbus.paired.aio.world import Promise, World
@@ -42,7 +42,7 @@ class _Waiting:
 
     def __init__(self, message: Outgoing, timeout: float | None) -> None:
         self.message = message
-        self.size = len(message.encoded()[0]) + ITEM_OVERHEAD
+        self.size = len(message.encoded()[0])
         self.timeout = timeout
         self.promise = Promise()
 
@@ -59,7 +59,7 @@ class Gatherer:
         self._verdict_of = verdict_of
         self._deliver = deliver
         self._interval_s = interval_s
-        self._limit_bytes = limit_bytes - BATCH_OVERHEAD
+        self._limit_bytes = limit_bytes
         self._world = world
         self._waiting: list[_Waiting] = []
         self._flush_job: object = None  # which flush is under way
@@ -109,27 +109,16 @@ class Gatherer:
     async def _send_all(self, waiting: list[_Waiting]) -> None:
         """However it ends, everybody hears."""
         try:
-            for chunk in self._chunks(waiting):
-                await self._send_chunk(chunk)
+            sizes = [each.size for each in waiting]
+            for part in in_transfers(sizes, self._limit_bytes, MOST):
+                chunk = [each for each in waiting[part] if not each.promise.given_up]
+                if chunk:
+                    await self._send_chunk(chunk)
         except Exception as error:  # noqa: BLE001  it is the callers', through their promises
             _resolve(waiting, error)
         except BaseException:
             _resolve(waiting, OperationTimeoutError(message="The sender was closed."))
             raise
-
-    def _chunks(self, waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
-        chunk: list[_Waiting] = []
-        size = 0
-        for each in waiting:
-            if each.promise.given_up:
-                continue
-            if chunk and (size + each.size > self._limit_bytes or len(chunk) == MOST):
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(each)
-            size += each.size
-        if chunk:
-            yield chunk
 
     async def _send_chunk(self, chunk: list[_Waiting]) -> None:
         if len(chunk) == 1:
