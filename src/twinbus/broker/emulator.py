@@ -14,6 +14,7 @@ from typing import Any
 
 from twinbus.broker.config import DEFAULT_ADMIN_PORT, DEFAULT_PORT, ConfigError, NamespaceConfig
 from twinbus.broker.document import FilePlace, read_document, read_text
+from twinbus.broker.rules import CORRELATED
 
 _SETTINGS = {
     "AutoDeleteOnIdle": "auto_delete_on_idle",
@@ -34,15 +35,8 @@ _SETTINGS = {
     "UserMetadata": "user_metadata",
 }
 _CORRELATION = {
-    "ContentType": "content_type",
-    "CorrelationId": "correlation_id",
-    "Label": "label",
+    **{name.title().replace("_", ""): name for name in CORRELATED},
     "Subject": "label",
-    "MessageId": "message_id",
-    "ReplyTo": "reply_to",
-    "ReplyToSessionId": "reply_to_session_id",
-    "SessionId": "session_id",
-    "To": "to",
     "Properties": "properties",
 }
 # How the document's keys are spelled in the emulator's file.
