@@ -35,7 +35,7 @@ from twinbus.amqp.incoming import Confirmation, Delivery
 from twinbus.amqp.link_endpoint import RECEIVER
 from twinbus.amqp.performatives import ACCEPTED, encode_disposition
 from twinbus.amqp.types import encode
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.sdk import raw
 from twinbus.spark.columns import arrow_schema, record_batch
 from twinbus.syphon.post import BACKLOG_COLUMNS
@@ -248,7 +248,7 @@ def steps(primary: Measured, secondary: Measured, messages: int = 5_000) -> dict
             return taken
 
         taken = timed("receive (SDK link, raw bytes)", take)
-        rows = [Received(ASIDE, each.lock_token, each.message, 0) for each in taken]
+        rows = [ReceivedMessage(ASIDE, each.lock_token, each.message, 0) for each in taken]
         schema = arrow_schema(BACKLOG_COLUMNS)
         record_batch(rows[:1], schema)  # what it imports is not a message's cost
         timed("read columns into Arrow", lambda: record_batch(rows, schema))

@@ -25,7 +25,7 @@ from tests.unit.pipeline.backlogs import plain
 from twinbus import envelope
 from twinbus.amqp.batches import in_transfers
 from twinbus.auth.credentials import Secret
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.sdk.links import Links
 
 START_S = 150.0
@@ -145,7 +145,7 @@ class Namespaces:
 
 
 def sequence_number(message: bytes) -> int:
-    return Received("", None, message, 0).sequence_number or 0
+    return ReceivedMessage("", None, message, 0).sequence_number or 0
 
 
 class SyphonProcess:

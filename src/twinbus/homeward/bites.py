@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.homeward.times import Times
 
 # Rows of one queue in one micro-batch. A full batch must be sent and settled well within the minute
@@ -14,7 +14,7 @@ from twinbus.homeward.times import Times
 ROWS_A_QUEUE: Final = 5000
 # What is taken at once. It is on its way to the sink before more is asked for.
 BITE: Final = 500
-# No more bites are taken after this long: what there is is older than one would like.
+# After this long no more is asked for: the locks of what came first are running.
 BATCH_S: Final = 20.0
 
 
@@ -22,7 +22,7 @@ class Tap(Protocol):
     """What is needed of a queue's receiver."""
 
     def ask(self, count: int) -> None: ...
-    def answer(self, count: int) -> list[Received]:
+    def answer(self, count: int) -> list[ReceivedMessage]:
         """Up to ``count`` messages of those that are ready; fewer say that there are no more."""
 
     def let_go(self) -> object:
@@ -40,7 +40,7 @@ def spread(queues: Sequence[str], most: int) -> list[tuple[str, ...]]:
 
 def bites(
     taps: Mapping[str, Tap], share: int, times: Times, told: Told, bite: int = BITE
-) -> Iterator[list[Received]]:
+) -> Iterator[list[ReceivedMessage]]:
     """Bites of each queue in turn, until it is empty, has given its share, or time is up.
 
     All queues are asked before the first answer is read: while one is read, the others' brokers
@@ -78,7 +78,7 @@ def _ask(path: str, tap: Tap, count: int, told: Told) -> int:
     return count
 
 
-def _answer(path: str, tap: Tap, count: int, told: Told) -> list[Received]:
+def _answer(path: str, tap: Tap, count: int, told: Told) -> list[ReceivedMessage]:
     try:
         return tap.answer(count)
     except Exception as error:  # noqa: BLE001  one queue's trouble is not the others'

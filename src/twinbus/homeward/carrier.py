@@ -101,7 +101,7 @@ class Carrier:
         self._parts: dict[tuple[str, str, int], tuple[set[int], list[Row]]] = {}
         self._left: list[Parcel] = []
         self._behind: set[tuple[str, str]] = set()  # who has messages left behind in this round
-        self._held: set[tuple[str, str]] = set()  # of these, who waits for a lock to end
+        self._blocked: set[tuple[str, str]] = set()  # of these, who waits for a lock to end
         self._seen: dict[str, int] = {}  # rows by queue
         self._down: dict[str, tuple[Outcome, str]] = {}
         self._tallies: dict[tuple[str, str, Outcome], Tally] = {}
@@ -126,7 +126,7 @@ class Carrier:
         if not moved and not self._orders.keep:
             self._give_back(self._behind)
         else:
-            self._give_back({key for key in self._held if not self._is_cut_short(key[0])})
+            self._give_back({key for key in self._blocked if not self._is_cut_short(key[0])})
         return [*self._tallies.values(), *self._partial]
 
     # ------------------------------------------------------------ envelopes
@@ -205,14 +205,15 @@ class Carrier:
             for hold in self._orders.holds.get(key, ())
         ):
             reason = "one before it is still locked"
-            self._held.add(key)
+            self._blocked.add(key)
         else:
             return True
         self._leave([parcel], Outcome.SKIPPED, reason)
         return False
 
     def _renewed(self, parcels: list[Parcel]) -> list[Parcel]:
-        """Those whose lock lasts. A queue of which one has lost its lock stays behind whole."""
+        """Those that may go, their locks renewed where they are about to end. If a message of a
+        queue has lost its lock, all of that queue are left, so that none overtakes it."""
         now = self._post.now_ms()
         short = [each for each in parcels if each.locked_until_ms < now + each.lock_ms * RENEW_AT]
         if not short:
@@ -259,8 +260,8 @@ class Carrier:
                 self._keep_pace(destination, len(some))
 
     def _lasting(self, todo: list[list[Parcel]]) -> list[list[Parcel]]:
-        """The transfers, their locks renewed where one comes to its end, less what lost its own.
-        Before every transfer, because the one before it may have taken long."""
+        """The transfers, less what is left because a lock was lost. This is asked before every
+        transfer, because the one before it may have taken long."""
         waiting = [parcel for some in todo for parcel in some]
         staying = {each.queue for each in waiting} - {each.queue for each in self._renewed(waiting)}
         if not staying:
@@ -274,7 +275,8 @@ class Carrier:
         limit = self._post.limit(destination)
         sizes = [len(parcel.message) for parcel in parcels]
         pace = self._pace(destination)
-        # No more at once than a second's worth, or a slow pace would be a flood and a long silence.
+        # At a slow pace no more goes at once than a second's worth: messages are to come evenly,
+        # not many together and then none for long.
         most = MOST_AT_ONCE if pace is None else max(1, int(pace))
         return [parcels[part] for part in in_transfers(sizes, limit, most)]
 
@@ -344,10 +346,10 @@ class Carrier:
         return share is not None and self._seen.get(queue, 0) >= share
 
     def _give_back(self, keys: Set[tuple[str, str]]) -> None:
-        """Unlock what is left of these, so that it is at hand when its turn comes.
+        """Unlock what is left of these, so that it can be received as soon as its turn comes.
 
-        What only waits for the lock of another to end would otherwise begin a lock of its own, for
-        which those behind it would wait, and so on.
+        If a message that only waits for another's lock to end stayed locked, those behind it would
+        wait for its lock too, and those behind them for theirs.
         """
         left = [each for each in self._left if (each.queue, each.destination) in keys]
         lost: set[UUID] = set()

@@ -25,7 +25,7 @@ from twinbus.homeward.times import Times
 # another.
 PAUSE_S: Final = 30.0
 GLANCE_S: Final = 1.0
-HELD_S: Final = 2.0
+LOCKED_S: Final = 2.0
 
 
 class DriverWorld(Times, Protocol):
@@ -88,7 +88,7 @@ class Driver:
         due = known.next_try(now)
         if due is None:
             # Nobody is down; messages wait for others before them, whose locks must end.
-            world.sleep(HELD_S)
+            world.sleep(LOCKED_S)
             self._pause_ends = 0.0
             return
         world.sleep(min(due - now, GLANCE_S))

@@ -33,7 +33,7 @@ _INT64 = 2**63
 R = TypeVar("R")
 
 
-class Received:
+class ReceivedMessage:
     """Times are in microseconds, which is what Arrow takes. What is read is kept: it is asked for
     again and again, or not at all."""
 
@@ -136,7 +136,7 @@ class Received:
 
 def enqueued_us(message: bytes) -> int | None:
     """When the broker took it in, in microseconds since 1970."""
-    return Received("", None, message, 0).time(ENQUEUED)
+    return ReceivedMessage("", None, message, 0).time(ENQUEUED)
 
 
 def _read(read: Callable[[], R]) -> R | None:

@@ -26,10 +26,11 @@ HOLD_ENDS_S: Final = 5.0
 # How a destination that was too busy is sent to: half as fast, then a little faster every round.
 SLOWER, FASTER = 0.5, 1.25
 SLOWEST: Final = 10.0
-# Parts of a message that are seen without the others for so long, never a longer time unseen, are
-# alone.
+# A part whose others are missing counts as alone once rounds have seen it for this long, with never
+# more than UNSEEN_S between two of them.
 ALONE_S: Final = 120.0
 UNSEEN_S: Final = 90.0
+# A pace that has come up to this slows nothing down any more.
 UNHURRIED: Final = 20_000.0
 
 
@@ -83,8 +84,9 @@ class Orders:
     paces: Mapping[str, float] = field(default_factory=dict)  # messages a second and worker
     pace: float | None = None  # of all destinations together
     deducts: bool = False  # from the time to live, what was waited
-    # What is left behind stays locked, so that what lies behind it is reached. Where nothing moves
-    # anyway it is given back, so that it is at hand when its destination is.
+    # Whether what could not be sent stays locked, so that the next round receives what lies behind
+    # it. When nothing moves anyway it is given back, so that it can be received as soon as its
+    # destination is back.
     keep: bool = False
     share: int | None = None  # how many rows of a queue a round takes at most
     alone: frozenset[str] = frozenset()  # messages some parts of which are not in the backlog

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from twinbus import envelope
 from twinbus.amqp.sections import ENQUEUED, LOCKED_UNTIL, MESSAGE_ID, Sections
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 
 
 class Row(NamedTuple):
@@ -20,7 +20,7 @@ class Row(NamedTuple):
     destination: str | None
     part_of: str | None
     message: bytes
-    found: Received | None = None  # where it was read
+    found: ReceivedMessage | None = None  # where it was read
 
     @property
     def content(self) -> Sections | bytes:
@@ -33,7 +33,7 @@ class Row(NamedTuple):
         return str((self.found and self.found.field(MESSAGE_ID)) or "")
 
     @classmethod
-    def of(cls, found: Received) -> Row:
+    def of(cls, found: ReceivedMessage) -> Row:
         assert found.token is not None, "what goes home is under lock"
         received_us = found.received_time
         ends_us, came_us = found.time(LOCKED_UNTIL), found.time(ENQUEUED)

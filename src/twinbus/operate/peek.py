@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.sdk.raw import RawReceiver
 
 PAGE: Final = 250
 DEAD_LETTERS: Final = "/$DeadLetterQueue"
 
 
-def peeked(line: RawReceiver, limit: int | None = None) -> Iterator[Received]:
+def peeked(line: RawReceiver, limit: int | None = None) -> Iterator[ReceivedMessage]:
     """All that is there, in the order of sequence numbers, or the first ``limit``."""
     number, seen = 1, 0
     while limit is None or seen < limit:
@@ -28,8 +28,8 @@ def peeked(line: RawReceiver, limit: int | None = None) -> Iterator[Received]:
         number = max(number, *map(number_of, page)) + 1
 
 
-def as_received(message: bytes) -> Received:
-    return Received("", None, message, 0)
+def as_received(message: bytes) -> ReceivedMessage:
+    return ReceivedMessage("", None, message, 0)
 
 
 def number_of(message: bytes) -> int:

@@ -15,7 +15,7 @@ from twinbus import envelope
 from twinbus.amqp.sections import ENQUEUED
 from twinbus.auth.credentials import Secret
 from twinbus.client_errors import EnvelopeError
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.operate.peek import DEAD_LETTERS, PAGE, peeked
 from twinbus.sdk.links import Links
 
@@ -90,7 +90,7 @@ def _dead_letter_queues(manager: Any) -> Iterator[tuple[str, str]]:
                 yield topic.name, f"{topic.name}/Subscriptions/{found.name}{DEAD_LETTERS}"
 
 
-def _place(message: Received) -> tuple[str, tuple[str, int, int] | None]:
+def _place(message: ReceivedMessage) -> tuple[str, tuple[str, int, int] | None]:
     """Where it belongs, and which part of which message it is."""
     properties = message.application_properties or {}
     try:
@@ -99,19 +99,19 @@ def _place(message: Received) -> tuple[str, tuple[str, int, int] | None]:
         return NO_DESTINATION, None
 
 
-def _id(message: Received) -> str:
+def _id(message: ReceivedMessage) -> str:
     found = message.field(0)
     return "" if found is None else str(found)
 
 
-def _id_of_parts(last: Received, group: dict[int, bytes]) -> str:
+def _id_of_parts(last: ReceivedMessage, group: dict[int, bytes]) -> str:
     try:
         return str(envelope.id_of(envelope.assemble(group.values())[1]))
     except EnvelopeError:
         return _id(last)
 
 
-def _count(found: dict[tuple[str, str], Waiting], queue: str, message: Received) -> None:
+def _count(found: dict[tuple[str, str], Waiting], queue: str, message: ReceivedMessage) -> None:
     destination, part = _place(message)
     entry = found.setdefault((queue, destination), Waiting(queue, destination))
     # A message in parts is one message; its first part stands for it.

@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from twinbus.amqp.sections import ENQUEUED, LOCKED_UNTIL, PARTITION_KEY, SCHEDULED
 from twinbus.amqp.types import Symbol
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 
 _TIME = pa.timestamp("us", tz="UTC")
 _TEXTS = pa.map_(pa.string(), pa.string())
-Reader = Callable[[Received], Any]
+Reader = Callable[[ReceivedMessage], Any]
 
 
 def _of(name: str) -> Reader:
@@ -68,7 +68,7 @@ def arrow_schema(names: Iterable[str]) -> pa.Schema:
     return pa.schema([(name, COLUMNS[name][1]) for name in names])
 
 
-def record_batch(rows: Sequence[Received], schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(rows: Sequence[ReceivedMessage], schema: pa.Schema) -> pa.RecordBatch:
     """The rows with the columns of ``schema``, which are among ``COLUMNS``."""
     arrays = []
     for field in schema:

@@ -49,7 +49,7 @@ LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
 }
-# The second is the compiler that starts quickest; for a long run its code is too slow.
+# The second leaves Java the compiler that starts quickest, whose code is too slow for a long run.
 SHORT_RUN: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 

@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 from twinbus.auth.credentials import Secret, secret_from
 from twinbus.errors import TwinbusError, first_line
 from twinbus.homeward.bites import ROWS_A_QUEUE, bites, spread
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.sdk.links import links
 from twinbus.sdk.raw import RawReceiver
 from twinbus.spark import sink
@@ -171,9 +171,11 @@ class LinkTap:
         self._link = link
         self.ask, self.let_go = link.ask, link.let_go
 
-    def answer(self, count: int) -> list[Received]:
+    def answer(self, count: int) -> list[ReceivedMessage]:
         taken, now_ms = self._link.answer(count), TIMES.now_ms()
-        return [Received(self._path, each.lock_token, each.message, now_ms) for each in taken]
+        return [
+            ReceivedMessage(self._path, each.lock_token, each.message, now_ms) for each in taken
+        ]
 
 
 def _silent(path: str, error: Exception) -> None:

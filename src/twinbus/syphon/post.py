@@ -12,7 +12,7 @@ import pyarrow as pa
 from twinbus.auth.credentials import Secret
 from twinbus.homeward.answers import asked, settled
 from twinbus.homeward.carrier import Carrier, Parcel
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.homeward.rounds import Orders, Outcome, Tally
 from twinbus.homeward.row import Row
 from twinbus.ledger import Operation
@@ -183,7 +183,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     times = batch.column("received_time").cast(pa.int64()).to_pylist()
     columns = [batch.column(name).to_pylist() for name in ("entity", "lock_token", "message")]
     for queue, token, message, at_us in zip(*columns, times, strict=True):
-        yield Row.of(Received(queue, UUID(token), message, at_us // 1000))
+        yield Row.of(ReceivedMessage(queue, UUID(token), message, at_us // 1000))
 
 
 def tallies_batch(tallies: Sequence[Tally]) -> pa.RecordBatch:

@@ -36,7 +36,7 @@ from twinbus.errors import first_line
 from twinbus.homeward.bites import BITE, ROWS_A_QUEUE
 from twinbus.homeward.carrier import NOWHERE
 from twinbus.homeward.driver import Driver
-from twinbus.homeward.received import Received, enqueued_us
+from twinbus.homeward.received import ReceivedMessage, enqueued_us
 from twinbus.homeward.rounds import FIRST_RETRY_S, LAST_RETRY_S, Destinations, Orders, Tally
 from twinbus.sdk.links import Links
 from twinbus.spark import troubles
@@ -325,7 +325,7 @@ class Syphon:
         if self._stopping.is_set():
             return
         if self._first is None:
-            self._first = batch  # patience begins when Spark is ready, which may take its time
+            self._first = batch  # Spark may take long to start; only now does patience begin
         world = SdkWorld(
             *(self._options.primary, self._options.secondary, self._round_links, self._stopping),
             partial(self._carried, rows),
@@ -380,7 +380,7 @@ class Syphon:
 
 def _destination(message: bytes) -> str | None:
     """Where it belongs; None for the second and later parts of a message."""
-    properties = Received("", None, message, 0).application_properties or {}
+    properties = ReceivedMessage("", None, message, 0).application_properties or {}
     try:
         part = part_of(properties)
         return None if part is not None and part[1] else home_of(properties).path

@@ -14,7 +14,7 @@ from twinbus.envelope import id_of
 from twinbus.homeward.bites import BITE, ROWS_A_QUEUE
 from twinbus.homeward.carrier import Carrier, Parcel
 from twinbus.homeward.driver import Driver
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.homeward.rounds import Destinations, Orders, Tally
 from twinbus.homeward.row import Row
 
@@ -80,7 +80,7 @@ class Backlog:
 
     def _row(self, queue: str, each: Waiting) -> Row:
         assert each.token is not None
-        properties = dict(Received(queue, None, each.message, 0).texts or ())
+        properties = dict(ReceivedMessage(queue, None, each.message, 0).texts or ())
         waited = self.now - each.enqueued_ms
         return Row(
             queue=queue,
@@ -131,7 +131,7 @@ class Backlog:
         self, queue: str, tokens: Sequence[UUID], reason: str, description: str
     ) -> list[UUID]:
         def bury(queue: str, each: Waiting) -> None:
-            name = Received(queue, None, each.message, 0).text(0)
+            name = ReceivedMessage(queue, None, each.message, 0).text(0)
             self.dead.append((str(name), reason, description))
             self.queues[queue].remove(each)
 

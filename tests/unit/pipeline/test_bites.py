@@ -9,7 +9,7 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusError
 
 from twinbus.homeward.bites import BATCH_S, Tap, bites, spread
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 
 
 class Hand:
@@ -40,11 +40,11 @@ class Queue:
     def ask(self, count: int) -> None:
         self._told(f"ask {count}")
 
-    def answer(self, count: int) -> list[Received]:
+    def answer(self, count: int) -> list[ReceivedMessage]:
         self._told("answer")
         taken = min(count, self.messages)
         self.messages -= taken
-        return [Received(self.name, uuid4(), b"", 0) for _ in range(taken)]
+        return [ReceivedMessage(self.name, uuid4(), b"", 0) for _ in range(taken)]
 
     def let_go(self) -> None:
         self._told("let go")

@@ -18,7 +18,7 @@ from twinbus.amqp.sections import Sections
 from twinbus.amqp.types import UInt, encode_list
 from twinbus.auth.credentials import Secret
 from twinbus.homeward.carrier import Parcel
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.homeward.rounds import Orders, Outcome
 from twinbus.homeward.row import Row
 from twinbus.ledger import Operation
@@ -33,7 +33,7 @@ AWAY = Secret("Endpoint=sb://away.servicebus.windows.net/;SharedAccessKeyName=n;
 def row(name: str, destination: str) -> Row:
     message = Properties(message_id=name).encoded() + b"\x00\x53\x75\xa0\x01x"
     wrapped = envelope.wrap(message, destination)
-    return Row.of(Received("q", uuid4(), wrapped, 0))
+    return Row.of(ReceivedMessage("q", uuid4(), wrapped, 0))
 
 
 def parcel(row: Row) -> Parcel:
@@ -104,7 +104,7 @@ def taken_apart(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def on_its_way(messages: list[bytes]) -> Iterator[pa.RecordBatch]:
     """As the source has them, and Spark hands them to a worker."""
-    rows = [Received("q", uuid4(), message, 1_000_000) for message in messages]
+    rows = [ReceivedMessage("q", uuid4(), message, 1_000_000) for message in messages]
     yield record_batch(rows, arrow_schema(BACKLOG_COLUMNS))
 
 

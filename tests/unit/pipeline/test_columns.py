@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.unit.test_envelope import damaged, messages
 
 from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, encode_list, encode_map
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.spark.columns import COLUMNS, arrow_schema, ddl, record_batch
 
 TOKEN = UUID(int=7)
@@ -43,7 +43,7 @@ MESSAGE = b"".join(
 
 def row(message: bytes, *names: str) -> dict[str, object]:
     schema = arrow_schema(names or COLUMNS)
-    batch = record_batch([Received("orders", TOKEN, message, 2_000)], schema)
+    batch = record_batch([ReceivedMessage("orders", TOKEN, message, 2_000)], schema)
     (found,) = batch.to_pylist()
     return dict(found)
 
@@ -98,7 +98,9 @@ def test_a_body_that_is_a_value_is_text_or_bytes() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(messages())
 def test_any_message_is_a_row(message: bytes) -> None:
-    assert record_batch([Received("q", None, message, 0)], arrow_schema(COLUMNS)).num_rows == 1
+    assert (
+        record_batch([ReceivedMessage("q", None, message, 0)], arrow_schema(COLUMNS)).num_rows == 1
+    )
     assert row(message, "message") == {"message": message}
 
 
@@ -177,5 +179,7 @@ def test_descriptors_are_read_in_every_legal_encoding(descriptors: dict[int, byt
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(damaged())
 def test_whatever_the_bytes_are_they_are_a_row(message: bytes) -> None:
-    (found,) = record_batch([Received("q", None, message, 0)], arrow_schema(COLUMNS)).to_pylist()
+    (found,) = record_batch(
+        [ReceivedMessage("q", None, message, 0)], arrow_schema(COLUMNS)
+    ).to_pylist()
     assert found["message"] == message

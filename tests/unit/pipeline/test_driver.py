@@ -8,7 +8,7 @@ import pytest
 from tests.unit.pipeline.backlogs import Backlog, plain
 
 from twinbus.homeward.carrier import BusyError, RefusedError, UnavailableError
-from twinbus.homeward.driver import HELD_S, PAUSE_S, Driver
+from twinbus.homeward.driver import LOCKED_S, PAUSE_S, Driver
 from twinbus.homeward.rounds import Destinations, Hold, Orders, Outcome, Tally
 
 Q = "contoso/x-servicebus-transfer/0"
@@ -104,7 +104,7 @@ def test_where_nobody_is_down_a_pause_is_as_short_as_a_look_at_the_locks() -> No
     left = Tally(Q, "a", Outcome.SKIPPED, 1, 0, 0, until_ms=backlog.now + 60_000)
     known.learn([left], backlog.now / 1000, 1.0)
     assert not driver.round(backlog).moved
-    assert paused_ms(driver, backlog) == HELD_S * 1000
+    assert paused_ms(driver, backlog) == LOCKED_S * 1000
 
 
 def test_a_round_waits_for_a_lock_that_is_about_to_end() -> None:

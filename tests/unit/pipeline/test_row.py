@@ -9,7 +9,7 @@ from tests.unit.pipeline.backlogs import DATA, UNREADABLE, properties_of
 
 from twinbus import envelope
 from twinbus.amqp.types import Symbol, Timestamp, UInt, encode_map
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.homeward.row import Row
 
 RECEIVED_MS = 1_800_000_000_000
@@ -18,7 +18,7 @@ RECEIVED_MS = 1_800_000_000_000
 def row_of(message: bytes, **stamps: object) -> Row:
     written = {Symbol(f"x-opt-{name.replace('_', '-')}"): value for name, value in stamps.items()}
     annotations = b"\x00\x53\x72" + encode_map(written) if written else b""
-    return Row.of(Received("q", uuid4(), annotations + message, RECEIVED_MS))
+    return Row.of(ReceivedMessage("q", uuid4(), annotations + message, RECEIVED_MS))
 
 
 def diverted(**aliases: object) -> bytes:

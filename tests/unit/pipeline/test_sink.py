@@ -11,7 +11,7 @@ from tests.unit.test_envelope import damaged
 
 from twinbus.amqp.sections import SCHEDULED
 from twinbus.envelope import checked, time_to_live_of
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.spark.sink import SinkError, encoded, rows_of
 
 LAST_OF_SPARK = 2**63 - 1
@@ -29,7 +29,7 @@ def rows(at_us: int) -> list[dict[str, object]]:
 def test_a_time_that_python_does_not_know_is_a_time_all_the_same() -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     (row,) = rows(int(at.timestamp() * 1_000_000))
-    assert Received("", None, encoded(row), 0).time(SCHEDULED) == at.timestamp() * 1_000_000
+    assert ReceivedMessage("", None, encoded(row), 0).time(SCHEDULED) == at.timestamp() * 1_000_000
     (last,) = rows(LAST_OF_SPARK)
     checked(encoded(last))
 

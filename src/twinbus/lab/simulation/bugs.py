@@ -18,7 +18,7 @@ from twinbus.envelope import pack  # the one that ships, whatever stands in its 
 from twinbus.failover.states import Failover, State
 from twinbus.homeward.carrier import Carrier, Parcel
 from twinbus.lab.simulation.application import Pack
-from twinbus.lab.simulation.node import Kind
+from twinbus.lab.simulation.node import MakesNamespace
 from twinbus.lab.simulation.way_home import MakesCarrier
 
 
@@ -80,7 +80,7 @@ class Parts:
 
     carrier: MakesCarrier = Carrier
     pack: Pack = envelope.pack
-    namespace: Kind = Namespace
+    namespace: MakesNamespace = Namespace
     failover: Callable[[float], Failover] = Failover
 
 

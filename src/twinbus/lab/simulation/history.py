@@ -21,7 +21,7 @@ from twinbus.lab.verdict import Attempt, Judgement, Receipt, judge
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Piece:
     """Which letter a backlog message is, or is a part of."""
 
     letter: Letter
@@ -34,7 +34,7 @@ class History:
     def __init__(self, clock: Clock, plan: SeedPlan) -> None:
         self.trace: list[str] = []
         self.breaches: list[str] = []
-        self.places: dict[str, Place] = {}  # by the id that the message has in the backlog
+        self.pieces: dict[str, Piece] = {}  # by the id that the message has in the backlog
         self.homecomings: list[tuple[str, str]] = []  # destination and id
         self._clock = clock
         self._plan = plan
@@ -57,14 +57,14 @@ class History:
 
     def diverted(self, letter: Letter, parts: list[bytes]) -> None:
         for part in parts:
-            self.places[str(envelope.id_of(part))] = Place(letter, len(parts) == 1)
+            self.pieces[str(envelope.id_of(part))] = Piece(letter, len(parts) == 1)
 
     def arrived(self, queue: str, messages: list[bytes], numbers: list[int]) -> None:
         for message, number in zip(messages, numbers, strict=True):
-            place = self.places[str(envelope.id_of(message))]
-            letter = place.letter
+            piece = self.pieces[str(envelope.id_of(message))]
+            letter = piece.letter
             self.tell(queue, f"has {letter.id} for {letter.entity} as {number}")
-            if place.is_whole:
+            if piece.is_whole:
                 self._numbers.setdefault((queue, letter.entity, letter.id), number)
 
     def refused(self, letter: Letter) -> None:
@@ -142,7 +142,7 @@ class History:
             if envelope.PATH not in application_properties(entry.bare):
                 yield _copy_id(id_, path.removesuffix("/$DeadLetterQueue"))
             else:
-                letter = self.places[id_].letter
+                letter = self.pieces[id_].letter
                 yield from (copy.id for copy in _copies(letter, acknowledged=True))
 
 

@@ -49,15 +49,18 @@ Answer = Callable[[Any], None]
 
 
 class Notes(Protocol):
-    """Where a node writes down what happens to it."""
+    """Where nodes and syphons write down what happens to them."""
 
     def tell(self, who: str, what: str) -> None: ...
 
     def pinged(self, entity: str) -> None:
         """A ping of it is on disk."""
 
+    def came_home(self, destination: str, ids: Sequence[str]) -> None:
+        """The destination has these messages on disk."""
 
-class Kind(Protocol):
+
+class MakesNamespace(Protocol):
     """How a namespace is made: ``Namespace``, or one with a bug."""
 
     def __call__(
@@ -94,7 +97,7 @@ class Disk(Store):
 
 
 class Unforgiving(Health):
-    """What a broker would log and outlive is a bug that a world is to show."""
+    """A broker logs what fails in its loops and goes on. Here each such failure ends the run."""
 
     def failed(self, what: str, entity: str, error: BaseException) -> None:
         raise error
@@ -130,7 +133,7 @@ class Taker:
         return self.wants
 
     def reserve(self, count: int) -> None:
-        """Never asked: it locks what it takes."""
+        """Only those who delete what they receive are asked this; a taker locks it."""
 
     def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
         self.wants -= 1
@@ -159,7 +162,7 @@ class Node:
         rng: random.Random,
         notes: Notes,
         image: bytes,
-        kind: Kind = Namespace,
+        make: MakesNamespace = Namespace,
     ) -> None:
         self.name = name
         self.skew_ms = 0
@@ -170,7 +173,7 @@ class Node:
         self._clock = clock
         self._rng = rng
         self._notes = notes
-        self._kind = kind
+        self._make = make
         self._life = 0
         self._is_doomed = False
         self._writing: Batch | None = None
@@ -188,7 +191,7 @@ class Node:
     def _boot(self) -> None:
         self.disk.on_change = lambda: None
         rules = [root_rule("key")]
-        self.namespace = self._kind(self.name, self.disk, rules, new_token=self._new_token)
+        self.namespace = self._make(self.name, self.disk, rules, new_token=self._new_token)
         self.namespace.health = Unforgiving(logging.getLogger(__name__))
         self.disk.on_change = self._request
 
@@ -245,7 +248,7 @@ class Node:
 
     def _request(self) -> None:
         if self._writing is None:
-            self._writing = Batch()  # so that the next to ask knows that somebody has
+            self._writing = Batch()  # whoever asks next sees that a write is under way
             self._later(self._rng.randint(0, 2), self._write)
 
     def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
@@ -342,9 +345,9 @@ class Node:
         """As ``receive``, of the next session that is free. The session is held on to."""
         queue = self._queue(path)
         assert isinstance(queue, SessionQueue)
-        held: list[Session] = []
+        taken: list[Session] = []
         taker = Taker(path, most, lambda: self._later(1, finish), self._tick_after)
-        waiter = Waiter(taker, held.append)
+        waiter = Waiter(taker, taken.append)
         ended = False
 
         def finish() -> None:
@@ -352,8 +355,8 @@ class Node:
             if not ended:
                 ended, taker.wants = True, 0
                 queue.stop_waiting(waiter)
-                if held and not taker.got:
-                    queue.close_session(held[0], self.now)
+                if taken and not taker.got:
+                    queue.close_session(taken[0], self.now)
                 answer(taker.got)
 
         queue.wait(waiter)

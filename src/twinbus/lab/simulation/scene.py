@@ -183,7 +183,7 @@ class Scene:
             *(self._seed, self._bug, tuple(self.history.breaches), verdict),
             trace=tuple(self.history.trace),
             virtual_s=(self.clock.now - START_MS) / 1000,
-            diverted=len(self.history.places),
+            diverted=len(self.history.pieces),
             homecomings=len(self.history.homecomings),
         )
 

@@ -19,12 +19,12 @@ from twinbus.homeward.answers import asked, settled
 from twinbus.homeward.bites import bites, spread
 from twinbus.homeward.carrier import Carrier, Parcel, Post
 from twinbus.homeward.driver import Driver
-from twinbus.homeward.received import Received
+from twinbus.homeward.received import ReceivedMessage
 from twinbus.homeward.rounds import Destinations, Orders, Tally
 from twinbus.homeward.row import Row
 from twinbus.lab.simulation.clock import Clock, CrashedError, Tape, rerun
 from twinbus.lab.simulation.network import Network
-from twinbus.lab.simulation.node import Answer, Node
+from twinbus.lab.simulation.node import Answer, Node, Notes
 
 LIMIT = 262_144
 CALL_MS = 15_000
@@ -50,15 +50,6 @@ class SyphonSettings:
     carrier: MakesCarrier = Carrier
     crashes: float = 0.0  # how likely, between a send and its settlement
     stalls: float = 0.0  # how likely it is to stop there for longer than a lock lasts
-
-
-class Notes(Protocol):
-    """Where a syphon's doings are written down."""
-
-    def tell(self, who: str, what: str) -> None: ...
-
-    def came_home(self, destination: str, ids: Sequence[str]) -> None:
-        """The destination has them on disk."""
 
 
 class Ways:
@@ -95,14 +86,16 @@ class Ways:
         )
         return list(awake)
 
-    async def receive(self, queue: str, most: int) -> list[Received]:
+    async def receive(self, queue: str, most: int) -> list[ReceivedMessage]:
         taken = await self._ask(
             self._secondary,
             f"receive from {queue}",
             lambda answer: self._secondary.receive(queue, most, RECEIVE_MS, answer),
         )
         now_ms = self.clock.now + self.settings.skew_ms
-        return [Received(queue, UUID(bytes=each.token), each.message, now_ms) for each in taken]
+        return [
+            ReceivedMessage(queue, UUID(bytes=each.token), each.message, now_ms) for each in taken
+        ]
 
     def silent(self, queue: str, error: Exception) -> None:
         self.notes.tell(self.name, f"hears nothing from {queue}: {type(error).__name__}")
@@ -237,7 +230,7 @@ class TapedTap:
     def ask(self, count: int) -> None:
         """Nothing is on its way yet."""
 
-    def answer(self, count: int) -> list[Received]:
+    def answer(self, count: int) -> list[ReceivedMessage]:
         return list(self._tape.wait(lambda: self._ways.receive(self._queue, count)))
 
     def let_go(self) -> None:
