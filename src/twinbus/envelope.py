@@ -76,7 +76,8 @@ PLAIN, ZLIB = "identity", "zlib"
 TRANSFER: Final = "x-servicebus-transfer"
 
 DEFAULT_LIMIT: Final = 262_144
-# No Service Bus takes a larger message; one that says it is must not fill the memory to prove it.
+# No Service Bus takes a larger message. Bytes that would unpack to more are refused, so that nobody
+# can fill our memory with a few of them.
 MOST_UNPACKED: Final = 100 * 1024 * 1024
 # Service Bus allows 64 KB of properties on a message; the aliases need some of it.
 _PROPERTIES_ROOM = 60 * 1024
@@ -96,6 +97,7 @@ _STAMPS: Final = frozenset(
 )
 _UINT, _TIME = (0, 2**32 - 1), (-(2**63), 2**63 - 1)
 
+Changes = dict[int, list[Any] | dict[Any, Any]]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -168,7 +170,7 @@ def pack(message: bytes, path: str, limit: int = DEFAULT_LIMIT) -> list[bytes]:
     """What to put into the backlog for ``message``: one backlog message, or several parts."""
     apart = Sections(message)
     if _fits_aliases(apart):
-        wrapped = _wrap(apart.copy(), path)
+        wrapped = _wrap(apart, path)
         if len(wrapped) <= limit:
             return [wrapped]
     return _seal(apart, path, limit)
@@ -207,13 +209,11 @@ def opened(message: bytes | Sections) -> Unwrapped:
 def unstamped(message: bytes, without: frozenset[str] = frozenset()) -> bytes:
     """The message as a broker got it, less the application properties named in ``without``."""
     apart = Sections(message)
-    annotations = _unstamp(apart)
-    if annotations is not None:
-        apart.put(ANNOTATIONS, annotations)
+    changes = _unstamp(apart)
     if without:
         properties = apart.application()
-        apart.put(APPLICATION, {k: v for k, v in properties.items() if k not in without})
-    return apart.joined()
+        changes[APPLICATION] = {k: v for k, v in properties.items() if k not in without}
+    return apart.joined(changes)
 
 
 @_of_our_own
@@ -226,8 +226,7 @@ def checked(message: bytes) -> bytes:
 def living(message: bytes, time_to_live_ms: int) -> bytes:
     """The message with another time to live."""
     apart = Sections(message)
-    _set_time_to_live(apart, time_to_live_ms)
-    return apart.joined()
+    return apart.joined({HEADER: _with_time_to_live(apart.header(), time_to_live_ms)})
 
 
 @_of_our_own
@@ -241,11 +240,12 @@ def time_to_live_of(message: bytes) -> int | None:
 
 def _wrap(apart: Sections, path: str) -> bytes:
     aliases: dict[str, Any] = {PATH: path}
+    changes: Changes = {}
     header = apart.header()
     if len(header) > sections.TIME_TO_LIVE and header[sections.TIME_TO_LIVE] is not None:
         aliases[TIME_TO_LIVE] = UInt(header[sections.TIME_TO_LIVE])
         header[sections.TIME_TO_LIVE] = None
-        apart.put(HEADER, header)
+        changes[HEADER] = header
     fields = apart.fields()
     if fields[MESSAGE_ID] is None:
         fields[MESSAGE_ID] = str(uuid4())
@@ -253,53 +253,51 @@ def _wrap(apart: Sections, path: str) -> bytes:
         aliases[SESSION_ID], fields[GROUP_ID] = fields[GROUP_ID], None
     if fields[sections.EXPIRY] is not None:
         aliases[EXPIRY], fields[sections.EXPIRY] = fields[sections.EXPIRY], None
-    apart.put(PROPERTIES, fields)
+    changes[PROPERTIES] = fields
     annotations = apart.annotations()
     scheduled = annotations.pop(sections.SCHEDULED, None)
-    if _is_whole(scheduled):  # brokers pass over anything else, and home is to do so too
+    if _is_whole(scheduled):  # brokers ignore any other value, so it may stay where it is
         aliases[SCHEDULED] = scheduled
-        apart.put(ANNOTATIONS, annotations)
-    apart.put(APPLICATION, apart.application() | aliases)
-    return apart.joined()
+        changes[ANNOTATIONS] = annotations
+    changes[APPLICATION] = apart.application() | aliases
+    return apart.joined(changes)
 
 
 def _restore(apart: Sections, home: Home) -> bytes:
+    changes = _unstamp(apart)
     if home.session_id is not None or home.expiry_ms is not None:
         fields = apart.fields()
         if home.session_id is not None:
             fields[GROUP_ID] = home.session_id
         if home.expiry_ms is not None:
             fields[sections.EXPIRY] = Timestamp(home.expiry_ms)
-        apart.put(PROPERTIES, fields)
-    annotations = _unstamp(apart)
+        changes[PROPERTIES] = fields
     if home.time_to_live_ms is not None:
-        _set_time_to_live(apart, home.time_to_live_ms)
+        header: Any = changes.get(HEADER, apart.header())
+        changes[HEADER] = _with_time_to_live(header, home.time_to_live_ms)
     if home.scheduled_ms is not None:
-        annotations = apart.annotations() if annotations is None else annotations
-        annotations[sections.SCHEDULED] = Timestamp(home.scheduled_ms)
-    if annotations is not None:
-        apart.put(ANNOTATIONS, annotations)
-    apart.put(APPLICATION, without_aliases(apart.application()))
-    return apart.joined()
+        annotations: Any = changes.get(ANNOTATIONS, apart.annotations())
+        changes[ANNOTATIONS] = {**annotations, sections.SCHEDULED: Timestamp(home.scheduled_ms)}
+    changes[APPLICATION] = without_aliases(apart.application())
+    return apart.joined(changes)
 
 
-def _unstamp(apart: Sections) -> dict[Any, Any] | None:
-    """The annotations without what a broker wrote there; None if no broker has seen the message."""
+def _unstamp(apart: Sections) -> Changes:
+    """Header and annotations without what a broker wrote there, if one has seen the message."""
     annotations = apart.annotations()
     if sections.SEQUENCE_NUMBER not in annotations:
-        return None
+        return {}
     # How often the backlog handed it out is nobody's business at home.
     header = apart.header()[: sections.FIRST_ACQUIRER]
     known = any(value not in (None, False) for value in header)
-    apart.put(HEADER, header if known else [])
-    return {key: value for key, value in annotations.items() if key not in _STAMPS}
+    theirs = {key: value for key, value in annotations.items() if key not in _STAMPS}
+    return {HEADER: header if known else [], ANNOTATIONS: theirs}
 
 
-def _set_time_to_live(apart: Sections, milliseconds: int) -> None:
-    header = apart.header()
-    header += [None] * (sections.TIME_TO_LIVE + 1 - len(header))
+def _with_time_to_live(header: list[Any], milliseconds: int) -> list[Any]:
+    header = header + [None] * (sections.TIME_TO_LIVE + 1 - len(header))
     header[sections.TIME_TO_LIVE] = UInt(milliseconds)
-    apart.put(HEADER, header)
+    return header
 
 
 @_of_our_own
@@ -396,11 +394,11 @@ def _is_whole(value: Any) -> bool:
 
 def _seal(apart: Sections, path: str, limit: int) -> list[bytes]:
     fields = apart.fields()
-    message_id = fields[MESSAGE_ID]
-    if message_id is None:
-        message_id = fields[MESSAGE_ID] = str(uuid4())
-        apart.put(PROPERTIES, fields)
     content = apart.joined()
+    if fields[MESSAGE_ID] is None:
+        fields[MESSAGE_ID] = str(uuid4())
+        content = apart.joined({PROPERTIES: fields})
+    message_id = fields[MESSAGE_ID]
     checksum = UInt(zlib.crc32(content))
     room = limit - _SEAL_ROOM
     if room <= 0:
@@ -507,8 +505,7 @@ def _read(path: str, message: bytes) -> Unwrapped:
 
 
 def _apart(message: bytes | Sections) -> Sections:
-    """To be changed, so it is a copy of what somebody else has taken apart."""
-    return message.copy() if isinstance(message, Sections) else Sections(message)
+    return message if isinstance(message, Sections) else Sections(message)
 
 
 def _fits_aliases(apart: Sections) -> bool:

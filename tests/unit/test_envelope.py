@@ -424,3 +424,22 @@ def test_keys_that_are_binary_do_not_hide_an_alias() -> None:
     path, home = envelope.unwrap(message)
     session = envelope.properties_of(home).session_id
     assert (path, session, envelope.time_to_live_of(home)) == ("q", "s", 5)
+
+
+def test_a_sealed_message_comes_home_byte_for_byte() -> None:
+    short = section(0x73, encode_list(["1"]))  # one field of thirteen, in the long form of a list
+    head = section(0x70, b"\xd0" + bytes((0, 0, 0, 5, 0, 0, 0, 1, 0x41)))
+    message = head + short + section(0x74, encode_map({"x-ms-path": "mine"}))
+    message += section(0x75, encode(b"x"))
+    (packed,) = envelope.pack(message, "orders")
+    assert envelope.unwrap(packed) == ("orders", message)
+
+
+def test_sections_that_were_taken_apart_are_not_changed_by_what_is_made_of_them() -> None:
+    wrapped = envelope.wrap(
+        encoded(ServiceBusMessage("x", session_id="s", time_to_live=timedelta(seconds=9))), "q"
+    )
+    apart = Sections(wrapped)
+    first = envelope.opened(apart)
+    assert envelope.opened(apart) == first
+    assert apart.joined() == wrapped

@@ -223,7 +223,7 @@ class Connection(ConnectionLife):
             if not self._sent_header:
                 self._write_header()
         else:
-            # The specification's answer to a header one does not know is the one one does.
+            # An unknown header is to be answered with one that we do know, which closing does.
             raise ProtocolError(FRAMING_ERROR, f"{header!r} is not a protocol header of AMQP 1.0")
 
     def _on_frame(self, kind: int, channel: int, frame: bytes) -> Sequence[Event]:
@@ -289,7 +289,7 @@ class Connection(ConnectionLife):
         if isinstance(performative, End):
             return self._on_end(performative, channel)
         if isinstance(performative, Close):
-            # The peer discards whatever comes before our close, so it is spared reading it.
+            # The peer reads nothing any more but our close: what was to go out before is dropped.
             if self._flushed_open:
                 self._out.clear()
             self.close()

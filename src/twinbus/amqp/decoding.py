@@ -146,9 +146,9 @@ def _list(table: list[Decoder], wide: bool) -> Decoder:
         for left in range(count, 0, -1):
             code = buf[pos]
             pos += 1
-            if 0x40 <= code <= 0x42:  # most fields of most frames: not worth a call
+            if 0x40 <= code <= 0x42:  # null, true and false, as most fields are, without a call
                 if code == 0x40 and end - pos == left - 1 and not buf[pos:end].strip(NULL):
-                    items += [None] * left  # nor a turn each, when nothing else follows
+                    items += [None] * left  # all that follow are null, too
                     pos = end
                     break
                 append(_NULL_TRUE_FALSE[code - 0x40])

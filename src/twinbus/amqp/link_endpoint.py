@@ -187,7 +187,7 @@ class Link(LinkLife):
     def _add(self, payload: bytes, *, more: bool) -> None:
         self._size += len(payload)
         if self.max_message_size and self._size > self.max_message_size:
-            self._parts = None  # too large: let the rest of it pass by unkept
+            self._parts = None  # too large: what is still to come of it is read and not kept
             self._hold(-self._held)
         if payload and self._parts is not None:
             self._parts.append(payload)

@@ -136,7 +136,7 @@ def _lone_id(payload: bytes, start: int) -> tuple[Properties, int] | None:
     try:
         return Properties(payload[start + 5 : id_end].decode()), end
     except UnicodeDecodeError:
-        return None  # the other way of reading says what is wrong
+        return None  # it is read as any other properties are, which says what is wrong with it
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class Message:
     annotations: bytes | None = None
     properties: Properties = field(default_factory=Properties)
     bare: bytes = b""
-    # In which bytes the application's properties were found, and from where to where.
+    # Where `parse` found the application's properties: in which bytes, from where, to where.
     found: tuple[bytes, int, int] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -240,7 +240,7 @@ class Message:
         return _map_or_empty(self.annotations, ANNOTATIONS)
 
     def application_properties(self) -> dict[str, Any]:
-        """As the function of that name, without a walk to where they have been found already."""
+        """As the function of that name; but where they are, `parse` has already found out."""
         if self.found is None or self.found[0] is not self.bare:
             return application_properties(self.bare)
         bare, start, end = self.found

@@ -9,7 +9,7 @@ once, for all that ask something of it afterwards; ``message`` is what a broker 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from twinbus.amqp.decoding import decode, decode_foreign, skip
@@ -17,7 +17,7 @@ from twinbus.amqp.types import CodecError, Symbol, encode
 
 HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS = 0x70, 0x71, 0x72
 PROPERTIES, APPLICATION, DATA, SEQUENCE, VALUE, FOOTER = 0x73, 0x74, 0x75, 0x76, 0x77, 0x78
-# In ``Sections``, under the code of the first: all from the body on, descriptors included.
+# ``Sections`` keeps all that follows the head in one piece, under the lowest code it can have.
 BODY = DATA
 
 # The fields of a header and of the properties that somebody asks for by their number.
@@ -45,6 +45,10 @@ _NAMES = {
     b"amqp:amqp-value:*": VALUE,
     b"amqp:footer:map": FOOTER,
 }
+
+_HEADS = [b"\x00\x53" + bytes((code,)) for code in range(256)]
+
+_AS_IT_IS: dict[int, Any] = {}
 
 K = TypeVar("K", list[Any], dict[Any, Any])
 
@@ -80,12 +84,12 @@ def walk(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 def section(code: int, value: bytes) -> bytes:
     """A section whose value is encoded already."""
-    return b"\x00\x53" + bytes((code,)) + value
+    return _HEADS[code] + value
 
 
 def span(bare: bytes, wanted: int) -> tuple[int, int, int]:
-    """Where a section starts, its value starts, and it ends; all one, where it would be, if there
-    is none."""
+    """Where a section starts, where its value starts and where it ends. If the message has no such
+    section, all three are the place where it would be."""
     pos, size = 0, len(bare)
     while pos < size:
         code, start = descriptor(bare, pos)
@@ -144,12 +148,6 @@ class Sections:
             raise CodecError(f"the bytes are not an encoded message: {error}") from error
         self._raw[BODY] = bodies[0] if len(bodies) == 1 else b"".join(bodies)
 
-    def copy(self) -> Sections:
-        """Another that can be changed."""
-        made = Sections.__new__(Sections)
-        made._raw, made._read = self._raw.copy(), self._read.copy()
-        return made
-
     @property
     def body(self) -> bytes:
         return self._raw[BODY]
@@ -188,16 +186,18 @@ class Sections:
         found: K = self._read[code]
         return found
 
-    def put(self, code: int, value: list[Any] | dict[Any, Any]) -> None:
-        """Another value for a section of the head; an empty one is none."""
-        try:
-            self._raw[code] = encode(value) if value else b""
-        except CodecError as error:
-            raise CodecError(f"a section cannot be written again: {error}") from error
-        self._read[code] = value
+    def joined(self, changes: Mapping[int, list[Any] | dict[Any, Any]] = _AS_IT_IS) -> bytes:
+        """The message, with other sections in its head; an empty one is left out."""
+        head = []
+        for code in range(HEADER, BODY):
+            raw = self._raw.get(code) if code not in changes else _written(changes[code])
+            if raw:
+                head.append(_HEADS[code] + raw)
+        return b"".join((*head, self._raw[BODY]))
 
-    def joined(self) -> bytes:
-        """The message."""
-        raw = self._raw
-        head = [section(code, raw[code]) for code in range(HEADER, BODY) if raw.get(code)]
-        return b"".join((*head, raw[BODY]))
+
+def _written(value: list[Any] | dict[Any, Any]) -> bytes:
+    try:
+        return encode(value) if value else b""
+    except CodecError as error:
+        raise CodecError(f"a section cannot be written again: {error}") from error

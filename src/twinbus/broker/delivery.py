@@ -44,8 +44,8 @@ def payload(entry: Entry, locked_until_ms: int) -> bytes:
 
 
 def shown(entry: Entry) -> bytes:
-    """The message as a peek sees it, which changes nothing: without annotations if they are noise,
-    until it is handed out, or would be, and set aside."""
+    """The message as a peek sees it. Annotations that cannot be read are left out: peeking changes
+    nothing, and only handing such a message out will dead-letter it."""
     if annotation_fault(entry) is not None:
         entry = replace(entry, annotations=None, delivery_annotations=None)
     return payload(entry, 0)
