@@ -43,6 +43,7 @@ from twinbus.auth.access_rules import AccessRule, Claim
 from twinbus.auth.tokens import AccessError, Token, verify
 from twinbus.broker import atom, descriptions, markup, rule_markup, rules
 from twinbus.broker.atom import Runtime
+from twinbus.broker.committer import committing
 from twinbus.broker.descriptions import (
     QueueDescription,
     SubscriptionDescription,
@@ -51,7 +52,6 @@ from twinbus.broker.descriptions import (
 )
 from twinbus.broker.entity import Entity
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.queue import Done
 from twinbus.broker.refusals import (
     ArgumentError,
     BodyTooLargeError,
@@ -328,7 +328,7 @@ class _Admin:
             queue = atom.read_description(element, QueueDescription)
             self._check_targets(request, queue)
             change = partial(directory.create_queue, path, queue, now_ms)
-        await _committed(change)
+        await committing(change)
 
     async def _update(
         self, request: Request, path: str, element: markup.Element, condition: str
@@ -339,7 +339,7 @@ class _Admin:
         description = atom.read_description(element, type(current), current)
         if not isinstance(description, TopicDescription):
             self._check_targets(request, description)
-        await _committed(partial(self._directory.update, path, description, self._clock()))
+        await committing(partial(self._directory.update, path, description, self._clock()))
 
     async def _put_rule(
         self, address: Resource, element: markup.Element, condition: str | None
@@ -352,7 +352,7 @@ class _Admin:
             current = self._directory.get_rule(topic, subscription, address.rule)
             _check_condition(condition, _rule_tag(*current))
             change = self._directory.update_rule
-        await _committed(partial(change, topic, subscription, rule, self._clock()))
+        await committing(partial(change, topic, subscription, rule, self._clock()))
 
     async def _delete(self, address: Resource) -> Response:
         change = partial(self._directory.delete, address.full)
@@ -361,7 +361,7 @@ class _Admin:
                 self._directory.delete_rule, address.path, address.subscription, address.rule
             )
         async with self._turns.setdefault(address.full.lower(), asyncio.Lock()):
-            await _committed(change)
+            await committing(change)
         return Response(status_code=200)
 
     # -- answers
@@ -489,19 +489,3 @@ def _number(request: Request, name: str, default: int, *, low: int) -> int:
     if not re.fullmatch("[0-9]{1,9}", text) or int(text) < low:
         raise ArgumentError(f"{name} must be a whole number from {low} on; it is '{text[:40]}'")
     return int(text)
-
-
-async def _committed(change: Callable[[Done], None]) -> None:
-    """Make a change and wait until it is on disk. Raises what refused it."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: Exception | None) -> None:
-        if future.done():
-            return  # The client went away; the change stands.
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    change(done)
-    await future

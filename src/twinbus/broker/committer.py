@@ -14,6 +14,7 @@ from functools import partial
 
 from twinbus.broker.batch import Batch
 from twinbus.broker.namespace import Namespace
+from twinbus.broker.queue import Done
 from twinbus.broker.refusals import StoreError
 from twinbus.broker.store import Store
 from twinbus.budget import MAX_STORING, Budget
@@ -109,3 +110,19 @@ def _failed(error: BaseException) -> StoreError:
 def _commit_late(store: Store, delay_s: float) -> None:
     time.sleep(delay_s)
     store.commit()
+
+
+def committing(change: Callable[[Done], None]) -> asyncio.Future[None]:
+    """Make a change. What is answered is done when it is on disk, or raises what refused it."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: Exception | None) -> None:
+        if future.done():
+            return  # whoever waited went away; the change stands
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    change(done)
+    return future

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from twinbus.auth.access_rules import ROOT_RULE, new_key, root_rule
 from twinbus.broker.admin import Page, admin_app
+from twinbus.broker.committer import committing
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.directory import Directory
@@ -156,15 +157,10 @@ class Broker:
 
     async def _create(self, *creations: Callable[[int, Done], None]) -> int:
         """Wait for all of these to be on disk; answers how many were not there before."""
-        loop = asyncio.get_running_loop()
         waiting = []
         for create in creations:
-            created: asyncio.Future[None] = loop.create_future()
-            try:
-                create(self.clock(), partial(_resolve, created))
-            except EntityExistsError:
-                continue  # it is there from an earlier run, with its messages
-            waiting.append(created)
+            with suppress(EntityExistsError):  # it is there from an earlier run, with its messages
+                waiting.append(committing(partial(create, self.clock())))
         await asyncio.gather(*waiting)
         return len(waiting)
 
@@ -247,15 +243,6 @@ def _kept_key(folder: Path) -> str:
     if not path.exists():
         write_private(path, new_key())
     return path.read_text().strip()
-
-
-def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
 
 
 async def run(config: BrokerConfig, ready: Callable[[Broker], None]) -> None:
