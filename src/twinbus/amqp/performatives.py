@@ -154,13 +154,21 @@ class Received(Composite):
     section_offset: Ulong
 
 
-@_composite(0x24, "amqp:accepted:list")
-class Accepted(Composite):
+class Wordless(Composite):
+    """It says nothing but its name, so one instance will do."""
+
+    ONLY: ClassVar[Wordless]
+
     @classmethod
-    def from_fields(cls, values: list[Any]) -> Accepted:
+    def from_fields(cls, values: list[Any]) -> Wordless:
         if values:
             raise CodecError(f"{cls.NAME} has {len(values)} fields, 0 are known")
-        return ACCEPTED  # it says nothing more, so one instance will do
+        return cls.ONLY
+
+
+@_composite(0x24, "amqp:accepted:list")
+class Accepted(Wordless):
+    pass
 
 
 @_composite(0x25, "amqp:rejected:list")
@@ -169,12 +177,8 @@ class Rejected(Composite):
 
 
 @_composite(0x26, "amqp:released:list")
-class Released(Composite):
-    @classmethod
-    def from_fields(cls, values: list[Any]) -> Released:
-        if values:
-            raise CodecError(f"{cls.NAME} has {len(values)} fields, 0 are known")
-        return RELEASED  # it says nothing more, so one instance will do
+class Released(Wordless):
+    pass
 
 
 @_composite(0x27, "amqp:modified:list")
@@ -186,8 +190,8 @@ class Modified(Composite):
 
 Outcome = Accepted | Rejected | Released | Modified
 
-ACCEPTED = Accepted()
-RELEASED = Released()
+ACCEPTED = Accepted.ONLY = Accepted()
+RELEASED = Released.ONLY = Released()
 
 # ---------------------------------------------------------------- link ends
 

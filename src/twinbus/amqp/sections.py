@@ -21,7 +21,7 @@ PROPERTIES, APPLICATION, DATA, SEQUENCE, VALUE, FOOTER = 0x73, 0x74, 0x75, 0x76,
 BODY = DATA
 
 # The fields of a header and of the properties that somebody asks for by their number.
-DURABLE, PRIORITY, TIME_TO_LIVE, FIRST_ACQUIRER, DELIVERY_COUNT = range(5)
+TIME_TO_LIVE, FIRST_ACQUIRER, DELIVERY_COUNT = 2, 3, 4
 MESSAGE_ID, CONTENT_TYPE, EXPIRY, GROUP_ID, FIELDS = 0, 6, 8, 10, 13
 
 # What senders and brokers write into the message annotations.
