@@ -14,7 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec
 
-from azure.servicebus._common.constants import (
+from twinbus.envelope import id_of, is_backlog_path
+from twinbus.failover.states import State
+from twinbus.health import Health
+from twinbus.ledger import Cause, Ledger, Operation, units
+from twinbus.paired.outgoing import Outgoing, OutgoingBatch, size_of
+from twinbus.sdk.privates import (
     MGMT_REQUEST_MESSAGE,
     MGMT_REQUEST_MESSAGES,
     REQUEST_RESPONSE_RECEIVE_BY_SEQUENCE_NUMBER,
@@ -23,12 +28,6 @@ from azure.servicebus._common.constants import (
     REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
     REQUEST_RESPONSE_UPDATE_DISPOSTION_OPERATION,
 )
-
-from twinbus.envelope import id_of, is_backlog_path
-from twinbus.failover.states import State
-from twinbus.health import Health
-from twinbus.ledger import Cause, Ledger, Operation, units
-from twinbus.paired.outgoing import Outgoing, OutgoingBatch, size_of
 
 # Looked up once: to find a member of an enum takes longer than to use it.
 _SEND, _NORMAL = Operation.SEND, Cause.NORMAL

@@ -13,31 +13,28 @@ from typing import Any
 from uuid import uuid4
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-
-# The SDK has no public way to encode a message; these are what its own senders use.
-from azure.servicebus._common.constants import (
-    MGMT_REQUEST_MESSAGE,
-    MGMT_REQUEST_MESSAGE_ID,
-    MGMT_REQUEST_MESSAGES,
-    MGMT_REQUEST_PARTITION_KEY,
-    MGMT_REQUEST_SESSION_ID,
-)
-from azure.servicebus._common.tracing import (
-    get_span_link_from_message,
-    get_span_links_from_batch,
-    is_tracing_enabled,
-    trace_message,
-)
-from azure.servicebus._common.utils import transform_outbound_messages
-from azure.servicebus._pyamqp._encode import encode_payload
-from azure.servicebus._pyamqp.message import Message, Properties
-from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
-from azure.servicebus.aio._transport._pyamqp_transport_async import PyamqpTransportAsync
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from twinbus.amqp.batches import size_in_batch
 from twinbus.ledger import UNIT_BYTES
+from twinbus.sdk.privates import (
+    MGMT_REQUEST_MESSAGE,
+    MGMT_REQUEST_MESSAGE_ID,
+    MGMT_REQUEST_MESSAGES,
+    MGMT_REQUEST_PARTITION_KEY,
+    MGMT_REQUEST_SESSION_ID,
+    Message,
+    Properties,
+    PyamqpTransport,
+    encode_payload,
+    get_span_link_from_message,
+    get_span_links_from_batch,
+    is_tracing_enabled,
+    trace_message,
+    transform_outbound_messages,
+)
+from twinbus.sdk.privates_aio import PyamqpTransportAsync
 
 # Sizes that are counted, not encoded, may be wrong by this much.
 INEXACT = 2048

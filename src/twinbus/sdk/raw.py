@@ -11,25 +11,15 @@ of somebody who is not looking. Only ``watch`` leaves credit of one, and waits.
 
 from __future__ import annotations
 
-import select
-import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
-from azure.servicebus._base_handler import BaseHandler
-from azure.servicebus._common import mgmt_handlers
-from azure.servicebus._common.utils import create_authentication
-from azure.servicebus._pyamqp.constants import ConnectionState, LinkState, SessionTransferState
-from azure.servicebus._pyamqp.sender import SenderLink
-from azure.servicebus._pyamqp.types import TYPE, VALUE, AMQPTypes
 from azure.servicebus.exceptions import (
     MessageLockLostError,
     MessageNotFoundError,
@@ -39,6 +29,19 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.amqp.batches import BATCH_FORMAT, batch_of
+from twinbus.sdk import connections
+from twinbus.sdk.privates import (
+    TYPE,
+    VALUE,
+    AMQPTypes,
+    BaseHandler,
+    ConnectionState,
+    LinkState,
+    SenderLink,
+    SessionTransferState,
+    create_authentication,
+    mgmt_handlers,
+)
 
 # What opening a link, or one request, may take.
 OPEN_S: Final = 10.0
@@ -77,34 +80,9 @@ class _Raw(NamedTuple):
 
 
 def _adopt(handler: BaseHandler, kind: type[Any]) -> Any:
-    """Make one of ours of what the SDK's client made: it hands over two dozen private settings."""
-    handler.__class__ = kind
+    connections.become(handler, kind)
     handler._config.retry_total = 0  # whoever calls has a better idea
     return handler
-
-
-def _in_a_thread(work: Callable[[], None]) -> Future[None]:
-    done: Future[None] = Future()
-
-    def job() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001  it is the caller's, through the future
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=job, name="twinbus link open", daemon=True).start()
-    return done
-
-
-def _hang_up(handler: Any) -> None:
-    """Wakes a thread that reads, where it can be reached: not in the middle of a handshake."""
-    sock = getattr(getattr(handler._connection, "_transport", None), "sock", None)
-    if isinstance(sock, socket.socket):
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-        sock.close()
 
 
 class _Unremembered(set[bytes]):
@@ -155,11 +133,11 @@ class _RawHandler(BaseHandler):
         """The SDK waits for ever for the first words of a peer that took the connection. So that is
         done in a thread, on which we give up in time; a link has no more than one such thread."""
         if self._opening is None or self._opening.done():
-            self._opening = _in_a_thread(handler.open)
+            self._opening = connections.opening(handler.open, handler.close)
             try:
                 self._opening.result(max(0.0, ends - time.monotonic()))
             except FutureTimeoutError:
-                _hang_up(handler)
+                connections.break_off(handler)
             else:
                 return
         raise OperationTimeoutError(message=_TOO_LONG)
@@ -172,42 +150,16 @@ class _RawHandler(BaseHandler):
 
     def ready(self) -> None:
         """Open, or open again if the link has died since it was last used."""
-        if self._running and not self._is_alive():
+        if self._running and not connections.is_alive(self._handler):
             self._close_handler()
         if not self._running:
             self._do_retryable_operation(
                 self._open, timeout=OPEN_S, operation_requires_timeout=True
             )
 
-    def _is_alive(self) -> bool:
-        handler: Any = self._handler
-        try:
-            while self._has_news():
-                handler._connection.listen(wait=False)
-            opened = handler._connection.state == ConnectionState.OPENED
-            return bool(opened and handler._link.state == LinkState.ATTACHED)
-        except Exception:  # noqa: BLE001  whatever it is, such a link is not worth keeping
-            return False
-
-    def _has_news(self) -> bool:
-        """Whether a read would find something, if only the end."""
-        handler: Any = self._handler
-        if handler._connection.state == ConnectionState.END:
-            return False
-        sock: Any = handler._connection._transport.sock
-        sock = getattr(sock, "sock", sock)  # a WebSocket has one inside
-        if sock is None:
-            return False
-        pending = getattr(sock, "pending", None)
-        if pending is not None and pending():
-            return True
-        return bool(select.select([sock], [], [], 0)[0])
-
     def fileno(self) -> int:
         """The socket, for select."""
-        handler: Any = self._handler
-        sock = handler._connection._transport.sock
-        number: int = getattr(sock, "sock", sock).fileno()
+        number: int = connections.socket_of(self._handler).fileno()
         return number
 
     def _close_handler(self) -> None:
@@ -215,13 +167,7 @@ class _RawHandler(BaseHandler):
         self._handler = None
         self._running = False
         if handler is not None:
-            connection = handler._connection
-            # What is let go of may well be broken; and of a connection that has died by itself the
-            # SDK never closes the socket.
-            with suppress(Exception):
-                handler.close()
-            with suppress(Exception):
-                connection._transport.close()
+            connections.close(handler)
 
     def _guarded(self, act: Callable[..., Any], *args: Any) -> Any:
         """Do it; what goes wrong is raised as the SDK's own error, and the link is let go of."""
@@ -341,7 +287,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
         return bool(self._guarded(self._heard))
 
     def _heard(self) -> bool:
-        while self._has_news():
+        while connections.has_news(self._handler):
             self._read()
             self._heard_at = time.monotonic()
         handler: Any = self._handler

@@ -12,24 +12,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple, Protocol
 
-from azure.servicebus._common.tracing import SPAN_NAME_SEND, send_trace_context_manager
-from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.classifier import Classifier, Judge, Verdict, classify
-from twinbus.paired.aio.busy import outwait_busy
-from twinbus.paired.aio.world import (
-    Lock,
-    World,
-    bound_open,
-    break_off,
-    end_keep_alive,
-    hang_up,
-    has_hung_up,
-    has_news,
-)
+from twinbus.paired.aio.busy import OutwaitsBusy
+from twinbus.paired.aio.world import Lock, World
 from twinbus.paired.outgoing import IdentifyingTransportAsync, Outgoing, OutgoingBatch, is_encodable
+from twinbus.sdk import connections_aio as connections
+from twinbus.sdk.connections import become
+from twinbus.sdk.privates import SPAN_NAME_SEND, send_trace_context_manager
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
 QUIET_S = 1.0
@@ -81,7 +73,7 @@ class Side(NamedTuple):
     link: Callable[[str], EntityLink]
 
 
-class SharedSender(ServiceBusSender):
+class SharedSender(OutwaitsBusy, ServiceBusSender):  # type: ignore[misc]  # the SDK's own mix
     """Made by ``adopt``."""
 
     _turn: Lock
@@ -139,7 +131,7 @@ class SharedSender(ServiceBusSender):
 
     def _create_handler(self, auth: Any) -> None:
         super()._create_handler(auth)
-        bound_open(self._handler, self._open_within)
+        connections.bound_open(self._handler, self._open_within)
 
     def _note_failure(self, error: Exception) -> None:
         """For whoever holds the turn: others may be on a newer link by the time they hear of it."""
@@ -212,16 +204,6 @@ class SharedSender(ServiceBusSender):
             if turn:
                 self._turn.release()
 
-    async def _backoff(
-        self,
-        retried_times: int,
-        last_exception: Any,
-        abs_timeout_time: float | None = None,
-        entity_name: str | None = None,
-    ) -> None:
-        if not await outwait_busy(self._world, last_exception, abs_timeout_time):
-            await super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
-
     async def keep_warm(self) -> None:
         """Replace a link that was open and has died, if nobody is sending."""
         if self.last_used and self._world.now() - self.last_used > QUIET_S:
@@ -234,46 +216,26 @@ class SharedSender(ServiceBusSender):
             self.drop_link()
 
     async def _is_alive(self) -> bool:
-        handler: Any = self._handler
-        try:
-            if has_hung_up(handler):
-                return False
-            while has_news(handler) and handler._connection.state == ConnectionState.OPENED:
-                await handler._connection.listen(wait=0.01)
-            opened = handler._connection.state == ConnectionState.OPENED
-            return bool(opened and handler._link.state == LinkState.ATTACHED)
-        except Exception:  # noqa: BLE001  whatever it is, such a link is not worth keeping
-            return False
+        return await connections.is_alive(self._handler)
 
     def break_off(self) -> None:
         """Who waits for the peer need not any longer."""
-        break_off(self._handler)
+        connections.break_off(self._handler)
 
     def drop_link(self) -> None:
         """Forget the link at once and close it in the background."""
         handler: Any = self._handler
         self._handler = None
         self._running = False
-        if handler is not None and not self._world.start("link close", _close, handler):
-            break_off(handler)
+        if handler is not None and not self._world.start("link close", connections.close, handler):
+            connections.break_off(handler)
 
     async def _close_handler(self) -> None:
         handler: Any = self._handler
         self._handler = None
         self._running = False
         if handler is not None:
-            await _close(handler)
-
-
-async def _close(handler: Any) -> None:
-    connection = handler._connection
-    end_keep_alive(handler)
-    try:
-        with suppress(Exception):  # a link that is let go of may well be broken
-            await handler.close_async()
-    finally:
-        if connection is not None:
-            await hang_up(connection)
+            await connections.close(handler)
 
 
 def adopt(
@@ -282,12 +244,8 @@ def adopt(
     world: World,
     classifier: Classifier = classify,
 ) -> Any:
-    """Turn a sender that the SDK made into one of ours.
-
-    The SDK's client names the class it makes and hands it two dozen private settings. Changing the
-    class of what it made keeps up with those settings, whatever version of the SDK made it.
-    """
-    sender.__class__ = kind
+    """Turn a sender that the SDK made into one of ours."""
+    become(sender, kind)
     assert isinstance(sender, SharedSender)
     sender._amqp_transport = IdentifyingTransportAsync  # type: ignore[assignment]  # it is of this kind
     sender._turn = Lock()

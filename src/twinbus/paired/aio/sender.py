@@ -9,11 +9,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from azure.servicebus._common import mgmt_handlers
-from azure.servicebus._common.constants import (
-    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
-)
-from azure.servicebus._common.tracing import SPAN_NAME_SCHEDULE
 from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
@@ -32,6 +27,11 @@ from twinbus.paired.outgoing import (
     outgoing,
     schedule_request,
     scheduled,
+)
+from twinbus.sdk.privates import (
+    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
+    SPAN_NAME_SCHEDULE,
+    mgmt_handlers,
 )
 
 if TYPE_CHECKING:

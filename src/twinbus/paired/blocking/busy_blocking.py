@@ -6,6 +6,8 @@ The documents want each part of an application to do so by itself. The SDK would
 
 from __future__ import annotations
 
+from typing import Any
+
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from twinbus.paired.blocking.world_blocking import World
@@ -13,12 +15,23 @@ from twinbus.paired.blocking.world_blocking import World
 BUSY_S = 10.0
 
 
-def outwait_busy(world: World, error: Exception, deadline: float | None) -> bool:
-    """Before the SDK tries again: wait, if the server was busy; else false. Raises the error if
-    the caller has no ten seconds."""
-    if not isinstance(error, ServiceBusServerBusyError):
-        return False
-    if deadline is not None and world.now() + BUSY_S > deadline:
-        raise error
-    world.sleep(BUSY_S)
-    return True
+class OutwaitsBusy:
+    """Of the SDK's senders and receivers, which have it before the SDK's class."""
+
+    _world: World
+
+    def _backoff(
+        self,
+        retried_times: int,
+        last_exception: Any,
+        abs_timeout_time: float | None = None,
+        entity_name: str | None = None,
+    ) -> None:
+        """Before the SDK tries again. Raises the error if the caller has no ten seconds."""
+        if not isinstance(last_exception, ServiceBusServerBusyError):
+            sdk: Any = super()
+            sdk._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
+            return
+        if abs_timeout_time is not None and self._world.now() + BUSY_S > abs_timeout_time:
+            raise last_exception
+        self._world.sleep(BUSY_S)

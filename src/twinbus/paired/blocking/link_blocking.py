@@ -14,23 +14,15 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple, Protocol
 
 from azure.servicebus import ServiceBusClient, ServiceBusSender
-from azure.servicebus._common.tracing import SPAN_NAME_SEND, send_trace_context_manager
-from azure.servicebus._pyamqp.constants import ConnectionState, LinkState
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.classifier import Classifier, Judge, Verdict, classify
-from twinbus.paired.blocking.busy_blocking import outwait_busy
-from twinbus.paired.blocking.world_blocking import (
-    Lock,
-    World,
-    bound_open,
-    break_off,
-    end_keep_alive,
-    hang_up,
-    has_hung_up,
-    has_news,
-)
+from twinbus.paired.blocking.busy_blocking import OutwaitsBusy
+from twinbus.paired.blocking.world_blocking import Lock, World
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatch, is_encodable
+from twinbus.sdk import connections
+from twinbus.sdk.connections import become
+from twinbus.sdk.privates import SPAN_NAME_SEND, send_trace_context_manager
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
 QUIET_S = 1.0
@@ -82,7 +74,7 @@ class Side(NamedTuple):
     link: Callable[[str], EntityLink]
 
 
-class SharedSender(ServiceBusSender):
+class SharedSender(OutwaitsBusy, ServiceBusSender):  # type: ignore[misc]  # the SDK's own mix
     """Made by ``adopt``."""
 
     _turn: Lock
@@ -140,7 +132,7 @@ class SharedSender(ServiceBusSender):
 
     def _create_handler(self, auth: Any) -> None:
         super()._create_handler(auth)
-        bound_open(self._handler, self._open_within)
+        connections.bound_open(self._handler, self._open_within)
 
     def _note_failure(self, error: Exception) -> None:
         """For whoever holds the turn: others may be on a newer link by the time they hear of it."""
@@ -213,16 +205,6 @@ class SharedSender(ServiceBusSender):
             if turn:
                 self._turn.release()
 
-    def _backoff(
-        self,
-        retried_times: int,
-        last_exception: Any,
-        abs_timeout_time: float | None = None,
-        entity_name: str | None = None,
-    ) -> None:
-        if not outwait_busy(self._world, last_exception, abs_timeout_time):
-            super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
-
     def keep_warm(self) -> None:
         """Replace a link that was open and has died, if nobody is sending."""
         if self.last_used and self._world.now() - self.last_used > QUIET_S:
@@ -235,46 +217,26 @@ class SharedSender(ServiceBusSender):
             self.drop_link()
 
     def _is_alive(self) -> bool:
-        handler: Any = self._handler
-        try:
-            if has_hung_up(handler):
-                return False
-            while has_news(handler) and handler._connection.state == ConnectionState.OPENED:
-                handler._connection.listen(wait=0.01)
-            opened = handler._connection.state == ConnectionState.OPENED
-            return bool(opened and handler._link.state == LinkState.ATTACHED)
-        except Exception:  # noqa: BLE001  whatever it is, such a link is not worth keeping
-            return False
+        return connections.is_alive(self._handler)
 
     def break_off(self) -> None:
         """Who waits for the peer need not any longer."""
-        break_off(self._handler)
+        connections.break_off(self._handler)
 
     def drop_link(self) -> None:
         """Forget the link at once and close it in the background."""
         handler: Any = self._handler
         self._handler = None
         self._running = False
-        if handler is not None and not self._world.start("link close", _close, handler):
-            break_off(handler)
+        if handler is not None and not self._world.start("link close", connections.close, handler):
+            connections.break_off(handler)
 
     def _close_handler(self) -> None:
         handler: Any = self._handler
         self._handler = None
         self._running = False
         if handler is not None:
-            _close(handler)
-
-
-def _close(handler: Any) -> None:
-    connection = handler._connection
-    end_keep_alive(handler)
-    try:
-        with suppress(Exception):  # a link that is let go of may well be broken
-            handler.close()
-    finally:
-        if connection is not None:
-            hang_up(connection)
+            connections.close(handler)
 
 
 def adopt(
@@ -283,12 +245,8 @@ def adopt(
     world: World,
     classifier: Classifier = classify,
 ) -> Any:
-    """Turn a sender that the SDK made into one of ours.
-
-    The SDK's client names the class it makes and hands it two dozen private settings. Changing the
-    class of what it made keeps up with those settings, whatever version of the SDK made it.
-    """
-    sender.__class__ = kind
+    """Turn a sender that the SDK made into one of ours."""
+    become(sender, kind)
     assert isinstance(sender, SharedSender)
     sender._amqp_transport = IdentifyingTransport  # type: ignore[assignment]  # it is of this kind
     sender._turn = Lock()

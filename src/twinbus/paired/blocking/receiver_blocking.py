@@ -13,11 +13,12 @@ from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
 
-from twinbus.paired.blocking.busy_blocking import outwait_busy
+from twinbus.paired.blocking.busy_blocking import OutwaitsBusy
 from twinbus.paired.ping import is_ping
+from twinbus.sdk.connections import become
 
 
-class MessageReceiver(ServiceBusReceiver):
+class MessageReceiver(OutwaitsBusy, ServiceBusReceiver):  # type: ignore[misc]  # the SDK's mix
     """A ``ServiceBusReceiver`` of a queue or subscription, made by a ``MessagingFactory``."""
 
     _factory: Any
@@ -26,7 +27,7 @@ class MessageReceiver(ServiceBusReceiver):
         self, max_message_count: int | None = 1, max_wait_time: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
         """As the SDK's, without pings."""
-        end = None if max_wait_time is None else self._factory._world.now() + max_wait_time
+        end = None if max_wait_time is None else self._world.now() + max_wait_time
         while True:
             found = super().receive_messages(max_message_count, max_wait_time)
             self._note(found)
@@ -37,7 +38,7 @@ class MessageReceiver(ServiceBusReceiver):
             if kept or not found:
                 return kept
             if end is not None:
-                max_wait_time = end - self._factory._world.now()
+                max_wait_time = end - self._world.now()
                 if max_wait_time <= 0:
                     return []
 
@@ -104,16 +105,6 @@ class MessageReceiver(ServiceBusReceiver):
             # without. What a subscription requires says nothing about its topic.
             self._factory.pairing.admission(self.entity_path).needs_session = True
 
-    def _backoff(
-        self,
-        retried_times: int,
-        last_exception: Any,
-        abs_timeout_time: float | None = None,
-        entity_name: str | None = None,
-    ) -> None:
-        if not outwait_busy(self._factory._world, last_exception, abs_timeout_time):
-            super()._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
-
     def _discard(self, message: ServiceBusReceivedMessage) -> None:
         if self.receive_mode_is_peek_lock:
             with suppress(Exception):  # its second is over, and so is the message
@@ -129,8 +120,8 @@ class MessageReceiver(ServiceBusReceiver):
 
 
 def adopt_receiver(receiver: ServiceBusReceiver, factory: Any) -> Any:
-    """As ``link.adopt``: change the class of what the SDK made."""
-    receiver.__class__ = MessageReceiver
+    """Turn a receiver that the SDK made into one of ours."""
+    become(receiver, MessageReceiver)
     assert isinstance(receiver, MessageReceiver)
-    receiver._factory = factory
+    receiver._factory, receiver._world = factory, factory._world
     return receiver

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import random
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +14,6 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from typing import Any
-
-from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.health import Health
 
@@ -197,83 +193,3 @@ def sleep(seconds: float) -> None:
 def aside(act: Callable[[], object]) -> None:
     """Do what may take a while. A thread holds up nobody else."""
     act()
-
-
-def has_news(handler: Any) -> bool:
-    """Whether the peer sent something, or hung up, while nobody was reading."""
-    sock = getattr(handler._connection._transport, "sock", None)
-    if not isinstance(sock, socket.socket):  # a WebSocket: its library reads for us
-        return False
-    try:
-        return bool(select.select([sock], [], [], 0)[0])
-    except (OSError, ValueError):
-        return True
-
-
-def has_hung_up(handler: Any) -> bool:
-    sock = getattr(handler._connection._transport, "sock", None)
-    if not isinstance(sock, socket.socket):
-        return False
-    try:
-        if not select.select([sock], [], [], 0)[0]:
-            return False
-        return hasattr(sock, "pending") is False and sock.recv(1, socket.MSG_PEEK) == b""
-    except (OSError, ValueError):
-        return True
-
-
-def end_keep_alive(handler: Any) -> None:
-    """A thread cannot be cancelled; this one sees within a second that it is over."""
-
-
-def break_off(handler: Any) -> None:
-    """Whoever waits in another thread for what the peer says hears that it has hung up."""
-    transport = getattr(getattr(handler, "_connection", None), "_transport", None)
-    sock = getattr(transport, "sock", None)
-    sock = getattr(sock, "sock", sock)  # a WebSocket has one inside
-    if isinstance(sock, socket.socket):
-        with suppress(OSError):  # it is over already
-            # Not TLS's own, which would first take the socket from whoever reads.
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-
-def hang_up(connection: Any) -> None:
-    """The SDK leaves a socket open whose connection broke down."""
-    sock = getattr(connection._transport, "sock", None)
-    if isinstance(sock, socket.socket):
-        with suppress(OSError):  # it wakes a thread that still reads; there may be no peer any more
-            sock.shutdown(socket.SHUT_RDWR)
-        sock.close()
-
-
-def bound_open(handler: Any, timeout: float | None) -> None:
-    """The SDK waits for ever for the first words of a peer that took the connection. So that is
-    done in a thread of its own, on which its caller gives up in time."""
-    sdk_open = handler.open
-
-    def open_in_time(**kwargs: Any) -> None:
-        opened = Promise()
-
-        def job() -> None:
-            try:
-                sdk_open(**kwargs)
-            except BaseException as error:  # noqa: BLE001  it is the caller's, through the promise
-                opened.resolve(error)
-                return
-            opened.resolve()
-            if opened.given_up:
-                with suppress(Exception):
-                    handler.close()
-
-        threading.Thread(target=job, name="twinbus link open", daemon=True).start()
-        try:
-            opened.outcome(timeout)
-        except TimeoutError as error:
-            if not opened.give_up():
-                raise
-            raise OperationTimeoutError(
-                message="Timed out waiting for the AMQP connection to open."
-            ) from error
-
-    if timeout is not None:
-        handler.open = open_in_time
