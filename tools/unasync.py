@@ -33,7 +33,7 @@ WORDS = (
     (r"\bazure\.servicebus\.aio\.management\b", "azure.servicebus.management"),
     (r"\bazure\.servicebus\.aio\b", "azure.servicebus"),
     (r"\btwinbus\.paired\.aio\.(\w+)\b", rf"twinbus.paired.blocking.\1{ENDING}"),
-    (r"import connections_aio as connections\b", "import connections"),
+    (r"import upkeep_aio as upkeep\b", "import upkeep"),
     (r"Many tasks may\b", "Many threads may"),
     (r"a hundred tasks\b", "a hundred threads"),
     (r"The asyncio shell\. The blocking one is generated from it", "The blocking shell, generated"),

@@ -29,7 +29,7 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.amqp.batches import BATCH_FORMAT, batch_of
-from twinbus.sdk import connections
+from twinbus.sdk import upkeep
 from twinbus.sdk.privates import (
     TYPE,
     VALUE,
@@ -80,7 +80,7 @@ class _Raw(NamedTuple):
 
 
 def _adopt(handler: BaseHandler, kind: type[Any]) -> Any:
-    connections.become(handler, kind)
+    upkeep.become(handler, kind)
     handler._config.retry_total = 0  # whoever calls has a better idea
     return handler
 
@@ -133,11 +133,11 @@ class _RawHandler(BaseHandler):
         """The SDK waits for ever for the first words of a peer that took the connection. So that is
         done in a thread, on which we give up in time; a link has no more than one such thread."""
         if self._opening is None or self._opening.done():
-            self._opening = connections.opening(handler.open, handler.close)
+            self._opening = upkeep.opening(handler.open, handler.close)
             try:
                 self._opening.result(max(0.0, ends - time.monotonic()))
             except FutureTimeoutError:
-                connections.break_off(handler)
+                upkeep.break_off(handler)
             else:
                 return
         raise OperationTimeoutError(message=_TOO_LONG)
@@ -150,7 +150,7 @@ class _RawHandler(BaseHandler):
 
     def ready(self) -> None:
         """Open, or open again if the link has died since it was last used."""
-        if self._running and not connections.is_alive(self._handler):
+        if self._running and not upkeep.is_alive(self._handler):
             self._close_handler()
         if not self._running:
             self._do_retryable_operation(
@@ -159,7 +159,7 @@ class _RawHandler(BaseHandler):
 
     def fileno(self) -> int:
         """The socket, for select."""
-        number: int = connections.socket_of(self._handler).fileno()
+        number: int = upkeep.socket_of(self._handler).fileno()
         return number
 
     def _close_handler(self) -> None:
@@ -167,7 +167,7 @@ class _RawHandler(BaseHandler):
         self._handler = None
         self._running = False
         if handler is not None:
-            connections.close(handler)
+            upkeep.close(handler)
 
     def _guarded(self, act: Callable[..., Any], *args: Any) -> Any:
         """Do it; what goes wrong is raised as the SDK's own error, and the link is let go of."""
@@ -287,7 +287,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
         return bool(self._guarded(self._heard))
 
     def _heard(self) -> bool:
-        while connections.has_news(self._handler):
+        while upkeep.has_news(self._handler):
             self._read()
             self._heard_at = time.monotonic()
         handler: Any = self._handler

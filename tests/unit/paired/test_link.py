@@ -17,7 +17,7 @@ from twinbus.aio import MessagingFactory
 from twinbus.paired.aio import link as link_module
 from twinbus.paired.aio import pairing as pairing_module
 from twinbus.paired.aio.link import SharedSender, plain_sender
-from twinbus.sdk import connections
+from twinbus.sdk import upkeep
 
 
 class Reader:
@@ -104,7 +104,7 @@ class Unanswered:
 
 def test_a_thread_gives_up_on_a_peer_that_takes_the_connection_and_says_nothing() -> None:
     made = Unanswered()
-    connections.bound_open(made, 0.05)
+    upkeep.bound_open(made, 0.05)
     with pytest.raises(OperationTimeoutError, match="connection to open"):
         made.open(connection=None)
     assert made.asked == [None]
@@ -115,10 +115,10 @@ def test_a_thread_gives_up_on_a_peer_that_takes_the_connection_and_says_nothing(
 def test_a_thread_hears_in_time_how_opening_went() -> None:
     made = Unanswered()
     made.answer.set()
-    connections.bound_open(made, 10)
+    upkeep.bound_open(made, 10)
     made.open(connection=None)
     assert not made.closed.is_set()
     refused = SimpleNamespace(open=lambda **_: (_ for _ in ()).throw(OSError("refused")))
-    connections.bound_open(refused, 10)
+    upkeep.bound_open(refused, 10)
     with pytest.raises(OSError, match="refused"):
         refused.open(connection=None)

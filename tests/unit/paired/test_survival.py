@@ -38,7 +38,7 @@ from twinbus.paired.blocking.link_blocking import side_of
 from twinbus.paired.blocking.pairing_blocking import Pairing
 from twinbus.paired.events import Pinged, SyphonEnded, SyphonStarted
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, single
-from twinbus.sdk import connections
+from twinbus.sdk import upkeep
 
 SEND = ServiceBusMessage("x")
 SOON_S = 20.0
@@ -477,7 +477,7 @@ def test_a_gathered_send_goes_out_without_threads_too(no_threads: pytest.MonkeyP
 
 def test_a_link_is_cut_if_nobody_can_close_it(no_threads: pytest.MonkeyPatch) -> None:
     cut: list[Any] = []
-    no_threads.setattr(connections, "break_off", cut.append)
+    no_threads.setattr(upkeep, "break_off", cut.append)
     sender = object.__new__(blocking_link.SharedSender)
     sender._world = threads.World()
     sender._handler = handler = object()

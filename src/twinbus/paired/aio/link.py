@@ -19,9 +19,9 @@ from twinbus.classifier import Classifier, Judge, Verdict, classify
 from twinbus.paired.aio.busy import OutwaitsBusy
 from twinbus.paired.aio.world import Lock, World
 from twinbus.paired.outgoing import IdentifyingTransportAsync, Outgoing, OutgoingBatch, is_encodable
-from twinbus.sdk import connections_aio as connections
-from twinbus.sdk.connections import become
+from twinbus.sdk import upkeep_aio as upkeep
 from twinbus.sdk.privates import SPAN_NAME_SEND, send_trace_context_manager
+from twinbus.sdk.upkeep import become
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
 QUIET_S = 1.0
@@ -131,7 +131,7 @@ class SharedSender(OutwaitsBusy, ServiceBusSender):  # type: ignore[misc]  # the
 
     def _create_handler(self, auth: Any) -> None:
         super()._create_handler(auth)
-        connections.bound_open(self._handler, self._open_within)
+        upkeep.bound_open(self._handler, self._open_within)
 
     def _note_failure(self, error: Exception) -> None:
         """For whoever holds the turn: others may be on a newer link by the time they hear of it."""
@@ -216,26 +216,26 @@ class SharedSender(OutwaitsBusy, ServiceBusSender):  # type: ignore[misc]  # the
             self.drop_link()
 
     async def _is_alive(self) -> bool:
-        return await connections.is_alive(self._handler)
+        return await upkeep.is_alive(self._handler)
 
     def break_off(self) -> None:
         """Who waits for the peer need not any longer."""
-        connections.break_off(self._handler)
+        upkeep.break_off(self._handler)
 
     def drop_link(self) -> None:
         """Forget the link at once and close it in the background."""
         handler: Any = self._handler
         self._handler = None
         self._running = False
-        if handler is not None and not self._world.start("link close", connections.close, handler):
-            connections.break_off(handler)
+        if handler is not None and not self._world.start("link close", upkeep.close, handler):
+            upkeep.break_off(handler)
 
     async def _close_handler(self) -> None:
         handler: Any = self._handler
         self._handler = None
         self._running = False
         if handler is not None:
-            await connections.close(handler)
+            await upkeep.close(handler)
 
 
 def adopt(

@@ -15,7 +15,7 @@ from azure.servicebus.aio import ServiceBusReceiver
 
 from twinbus.paired.aio.busy import OutwaitsBusy
 from twinbus.paired.ping import is_ping
-from twinbus.sdk.connections import become
+from twinbus.sdk.upkeep import become
 
 
 class MessageReceiver(OutwaitsBusy, ServiceBusReceiver):  # type: ignore[misc]  # the SDK's mix

@@ -20,9 +20,9 @@ from twinbus.classifier import Classifier, Judge, Verdict, classify
 from twinbus.paired.blocking.busy_blocking import OutwaitsBusy
 from twinbus.paired.blocking.world_blocking import Lock, World
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatch, is_encodable
-from twinbus.sdk import connections
-from twinbus.sdk.connections import become
+from twinbus.sdk import upkeep
 from twinbus.sdk.privates import SPAN_NAME_SEND, send_trace_context_manager
+from twinbus.sdk.upkeep import become
 
 # Between sends closer than this a link is taken to be alive: asking costs more than it saves.
 QUIET_S = 1.0
@@ -132,7 +132,7 @@ class SharedSender(OutwaitsBusy, ServiceBusSender):  # type: ignore[misc]  # the
 
     def _create_handler(self, auth: Any) -> None:
         super()._create_handler(auth)
-        connections.bound_open(self._handler, self._open_within)
+        upkeep.bound_open(self._handler, self._open_within)
 
     def _note_failure(self, error: Exception) -> None:
         """For whoever holds the turn: others may be on a newer link by the time they hear of it."""
@@ -217,26 +217,26 @@ class SharedSender(OutwaitsBusy, ServiceBusSender):  # type: ignore[misc]  # the
             self.drop_link()
 
     def _is_alive(self) -> bool:
-        return connections.is_alive(self._handler)
+        return upkeep.is_alive(self._handler)
 
     def break_off(self) -> None:
         """Who waits for the peer need not any longer."""
-        connections.break_off(self._handler)
+        upkeep.break_off(self._handler)
 
     def drop_link(self) -> None:
         """Forget the link at once and close it in the background."""
         handler: Any = self._handler
         self._handler = None
         self._running = False
-        if handler is not None and not self._world.start("link close", connections.close, handler):
-            connections.break_off(handler)
+        if handler is not None and not self._world.start("link close", upkeep.close, handler):
+            upkeep.break_off(handler)
 
     def _close_handler(self) -> None:
         handler: Any = self._handler
         self._handler = None
         self._running = False
         if handler is not None:
-            connections.close(handler)
+            upkeep.close(handler)
 
 
 def adopt(

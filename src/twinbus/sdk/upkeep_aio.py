@@ -1,12 +1,12 @@
-"""What the SDK does not see to by itself: as ``connections``, with the same names, for asyncio."""
+"""What the SDK does not see to by itself: as ``upkeep``, with the same names, for asyncio."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
 
-from twinbus.sdk.connections import is_open
 from twinbus.sdk.privates import ConnectionState
+from twinbus.sdk.upkeep import is_open
 
 
 async def is_alive(handler: Any) -> bool:

@@ -1,5 +1,5 @@
 """What the SDK does not see to by itself: whether a connection died while it was quiet, and that
-nothing is left of one that is let go of. ``connections_aio`` has the same names for asyncio.
+nothing is left of one that is let go of. ``upkeep_aio`` has the same names for asyncio.
 """
 
 from __future__ import annotations
