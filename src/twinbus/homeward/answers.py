@@ -20,7 +20,7 @@ from twinbus.homeward.times import Times
 
 T = TypeVar("T")
 
-# A settlement that gets no answer is tried again: what it settles is home already.
+# A settlement that gets no answer is tried again: its messages are home, and would go once more.
 SETTLING_ATTEMPTS: Final = 4
 SETTLING_PAUSE_S: Final = 0.5
 
@@ -41,7 +41,7 @@ def _translation(error: ServiceBusError) -> Exception:
     if verdict is Verdict.WAIT:
         return BusyError(text)
     if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
-        return UnavailableError(text)  # a key can be put right; a message need not suffer for it
+        return UnavailableError(text)  # a message waits until the key is put right
     if verdict is Verdict.RAISE or isinstance(error, MessageSizeExceededError):
         return RefusedError(text)
     return UnavailableError(text)

@@ -21,8 +21,8 @@ from twinbus.homeward.rounds import LEFT, Destinations, Orders, Tally
 from twinbus.homeward.times import Times
 
 # A round in which nothing moved is followed by a pause of at most this long, in which destinations
-# that are down are asked whether they are back. It ends when a message comes, which may be for
-# another.
+# that are down are asked whether they are back. It also ends when a new message comes, which may be
+# for a destination that is well.
 PAUSE_S: Final = 30.0
 GLANCE_S: Final = 1.0
 LOCKED_S: Final = 2.0

@@ -16,12 +16,13 @@ from typing import Final
 # A destination that is down is tried again after this long, then twice as long, ...
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 30.0
-# What the documents ask of who is told that the server is busy.
+# Service Bus asks its clients to wait so long when it has said that it is busy.
 BUSY_S: Final = 10.0
 # A message that was left behind is receivable again when its lock ends, by the broker's clock;
 # ours may differ from it by this much.
 SKEW_MS: Final = 2_000
-# If a hold is about to end, a round waits for it: those behind it then go together.
+# If locks of what was left behind are about to end, a round waits for that, so that those messages
+# and what lies behind them go together.
 HOLD_ENDS_S: Final = 5.0
 # How a destination that was too busy is sent to: half as fast, then a little faster every round.
 SLOWER, FASTER = 0.5, 1.25
@@ -83,7 +84,7 @@ class Orders:
     holds: Mapping[tuple[str, str], tuple[Hold, ...]] = field(default_factory=dict)
     paces: Mapping[str, float] = field(default_factory=dict)  # messages a second and worker
     pace: float | None = None  # of all destinations together
-    deducts: bool = False  # from the time to live, what was waited
+    deducts: bool = False  # whether time in the backlog counts against the time to live
     # Whether what could not be sent stays locked, so that the next round receives what lies behind
     # it. When nothing moves anyway it is given back, so that it can be received as soon as its
     # destination is back.
@@ -149,7 +150,7 @@ class Destinations:
         self._see_parts(tallies, now)
 
     def goes_on(self, tallies: Iterable[Tally]) -> bool:
-        """Whether there is a point in another round at once: something went, or there may be others
+        """Whether another round at once may move something: something went, or there may be others
         behind what did not."""
         tallies = list(tallies)
         if any(each.outcome not in LEFT for each in tallies):

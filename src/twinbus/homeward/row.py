@@ -44,8 +44,8 @@ class Row(NamedTuple):
             # Where the end of its lock cannot be read, it is renewed before anything is sent.
             locked_until_ms=(received_us if ends_us is None else ends_us) // 1000,
             received_ms=received_us // 1000,
-            # By two clocks, ours and the broker's: it cannot have waited less than no time, and
-            # must not live the longer for it.
+            # The two times are by two clocks, ours and the broker's. If the broker's is ahead, the
+            # message has not waited less than no time, and must not live longer than it was to.
             waited_ms=0 if came_us is None else max(0, (received_us - came_us) // 1000),
             destination=found.alias(envelope.PATH),
             part_of=found.alias(envelope.PART_OF),

@@ -134,8 +134,8 @@ def _started(app_name: str, settings: Mapping[str, str], log: Path | None) -> Sp
         gateway = _launched(chosen, said)
     # Spark's own builder lets nobody say where Java may write, so the context is made first.
     context = SparkContext(conf=chosen, gateway=gateway)
-    # Of a Java that dies, whoever uses it hears; a stack trace from the server that takes its
-    # accumulators says nothing more.
+    # When Java dies, whoever uses it gets an error. The stack trace that Spark's server for
+    # accumulators would print on top of that says nothing more.
     server: Any = context._accumulatorServer
     server.handle_error = lambda request, address: logger.debug("Java is gone", exc_info=True)
     return SparkSession.builder.getOrCreate()

@@ -237,7 +237,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _watching(self) -> Watch:
         if self._watch is None:
-            # Under lock whatever the mode: what wakes us must not be deleted by it.
+            # Under lock in receiveAndDelete too: the message that wakes us is given back.
             lines: dict[str, Line] = {
                 queue: links().receiver(self.options.secret, queue) for queue in self.options.queues
             }

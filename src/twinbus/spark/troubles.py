@@ -25,7 +25,7 @@ class Troubles:
         else:
             self._now[queue] = trouble
         if self._path is not None:
-            # What is to be told may be that the disk is full.
+            # A disk that is full must not end the source.
             with suppress(OSError):
                 beside = self._path.with_suffix(".new")
                 beside.write_text(json.dumps(self._now))

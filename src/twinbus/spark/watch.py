@@ -57,7 +57,7 @@ class Watch:
     def wait(self, within_s: float) -> list[str]:
         """The queues that have a message, as soon as there is one; none if the time is up."""
         self._arm()
-        # Only now: opening links takes time, in which nobody could have been heard.
+        # The time begins when the links are open: before that no message could have been seen.
         ends = time.monotonic() + within_s
         while True:
             self._arm()

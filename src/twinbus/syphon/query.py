@@ -56,9 +56,9 @@ LEAST_ROWS: Final = 100
 PATIENCE_S: Final = 100.0
 # A round that is under way when the syphon is stopped has this long to end.
 STOP_S: Final = 3.0
-# One who waits for the backlog to be empty gives up after so many failures of the query in a row.
+# With --once the syphon gives up after so many failures of the query in a row.
 MOST_FAILURES: Final = 3
-# How often somebody who waits for the backlog to be empty looks.
+# How often it is then asked whether the backlog is empty.
 LOOK_S: Final = 0.25
 # How often the backlog is counted while messages move.
 COUNT_S: Final = 10.0
@@ -300,7 +300,7 @@ class Syphon:
         try:
             self._spark.range(1).mapInArrow(_unchanged, "id bigint").collect()
         except Exception:
-            # It is the query's to fail, not this one's; and Spark may be ending already.
+            # If Spark does not work, the query will say so; and Spark may be ending already.
             log.debug("the warm-up did not work", exc_info=True)
 
     def _rows_a_queue(self) -> int:

@@ -412,7 +412,7 @@ class Node:
             "dead-letter": lambda token, done: queue.dead_letter(token, _burial, done),
         }[act]
         lost: list[bytes] = []
-        left = 1  # this loop itself
+        left = 1  # for the loop itself, so that nobody is told before it is over
         failed: Exception | None = None
 
         def done(error: Exception | None) -> None:
