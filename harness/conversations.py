@@ -15,7 +15,8 @@ from twinbus.amqp.types import encode
 from twinbus.auth.access_rules import ROOT_RULE, root_rule
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.dialect import Client
-from twinbus.broker.namespace import Namespace, nothing
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.queue import nothing
 from twinbus.broker.store import Store
 from twinbus.budget import Budget
 

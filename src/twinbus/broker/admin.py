@@ -196,8 +196,7 @@ class _Admin:
         if trouble is not None:
             await trouble.before_managing(address.full)
         response = await self._manage(request, address)
-        if self._namespace.books is not None:
-            self._namespace.books.managed(address.full)
+        self._namespace.books.managed(address.full)
         if trouble is not None:
             await trouble.before_answering(address.full)
         return response

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinbus.broker import aside
 from twinbus.broker.entry import ACTIVE, DEFERRED, Entry
 from twinbus.broker.refusals import StoreError
 from twinbus.broker.schema import SEQUENCE_BITS, row_id
+
+if TYPE_CHECKING:
+    from twinbus.broker.served import Service
 
 Row = tuple[Any, ...]
 
@@ -77,6 +80,7 @@ class Batch:
     changes: dict[int, Change] = field(default_factory=dict)
     bodies: dict[int, bytes] = field(default_factory=dict)
     callbacks: list[Callback] = field(default_factory=list)
+    records: list[Service] = field(default_factory=list)  # for a ledger, if one is kept
     size: int = 0
 
     def __bool__(self) -> bool:
@@ -129,11 +133,10 @@ class Batch:
         """Give a message other bytes of its own."""
         self.rewrites.append((bare, row_id(entity, entry.sequence)))
 
-    def set_aside(self, entity: int, entry: Entry, reason: str, now_ms: int) -> None:
-        """Take a message out of reach, but keep it."""
+    def copy_aside(self, entity: int, entry: Entry, reason: str, now_ms: int) -> None:
+        """Keep, out of reach, a message that is deleted."""
         key = row_id(entity, entry.sequence)
         self.run(aside.MOVE, now_ms, reason, key, key)
-        self.delete(entity, entry)
 
     # -- entities
 

@@ -17,11 +17,11 @@ from twinbus.broker.entity import Entity
 from twinbus.broker.entry import Entry
 from twinbus.broker.queue import Queue
 from twinbus.broker.refusals import RefusalError, RequestError
-from twinbus.broker.sessions import Session, SessionQueue, Waiter
+from twinbus.broker.sessions import SessionLock, SessionQueue, Waiter
 from twinbus.budget import MAX_UNSENT
 
 if TYPE_CHECKING:
-    from twinbus.broker.served import Bookkeeper
+    from twinbus.broker.served import NoRecords
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 # A receiver that is paused counts so many messages as on their way to it. No client grants as much
@@ -86,7 +86,7 @@ class Receiver:
         entity: Entity,
         queue: Queue,
         path: str,
-        books: Bookkeeper | None = None,
+        books: NoRecords,
     ) -> None:
         self.client = client
         self.link = link
@@ -96,11 +96,11 @@ class Receiver:
         assert link.remote is not None
         self.deletes = link.remote.snd_settle_mode == 1
         self.used_ms = entity.accessed_ms  # an attach has just used it
-        self.session: Session | None = None
+        self.session: SessionLock | None = None
         self.waiter: Waiter | None = None
         self.deadline_ms = 0
         self._reserved = 0
-        self._tally = queue.tally
+        self._totals = queue.totals
         self._books = books
         self._asking = False
         self._asked_at = 0
@@ -131,9 +131,8 @@ class Receiver:
         if self.link.state is not LinkState.ATTACHED:
             return  # receive-and-delete: the receiver left while its message was being deleted
         self.link.send(payload(entry, locked_until_ms), token, self.deletes)
-        self._tally.messages_out += 1
-        if self._books is not None:
-            self._books.delivered(self.queue, entry, token, deletes=self.deletes)
+        self._totals.messages_out += 1
+        self._books.delivered(self.queue, entry, token, deletes=self.deletes)
         if self.deletes:
             self.finish_drain()  # which had to wait for what was being deleted
         self.client.touch()
@@ -156,13 +155,12 @@ class Receiver:
         self._count_request_over()
         if link.credit > 0:
             self._asking, self._asked_at = True, link.delivery_count
-            self._tally.receive_requests += 1
+            self._totals.receive_requests += 1
 
     def _count_request_over(self) -> None:
         if self._asking and self.link.delivery_count == self._asked_at:
-            self._tally.empty_receives += 1
-            if self._books is not None:
-                self._books.found_nothing(self.queue.path)
+            self._totals.empty_receives += 1
+            self._books.found_nothing(self.queue.path)
         self._asking = False
 
     def close(self, now_ms: int) -> None:

@@ -11,8 +11,8 @@ from twinbus.amqp import sections
 from twinbus.amqp.message import Message, encode_annotations, encode_header
 from twinbus.amqp.sections import section
 from twinbus.amqp.types import Int, Timestamp, compound, encode_symbol
+from twinbus.broker.burial import annotation_fault
 from twinbus.broker.entry import SCHEDULED, Entry
-from twinbus.broker.queue import annotation_fault
 from twinbus.broker.stored import unpack_flags
 
 _pack_i64 = struct.Struct(">q").pack

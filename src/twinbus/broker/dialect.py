@@ -48,6 +48,7 @@ from twinbus.amqp.performatives import (
 from twinbus.amqp.sections import body_value
 from twinbus.amqp.types import CodecError, Described, Symbol, encode
 from twinbus.auth.access_rules import Claim
+from twinbus.broker.burial import Burial
 from twinbus.broker.cbs import CBS, Cbs
 from twinbus.broker.client_links import (
     NO_FILTER,
@@ -64,7 +65,7 @@ from twinbus.broker.delivery import ticks
 from twinbus.broker.entry import Entry
 from twinbus.broker.management import MANAGEMENT, serve
 from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Namespace
-from twinbus.broker.queue import Burial, Done
+from twinbus.broker.queue import Done
 from twinbus.broker.refusals import (
     EntityDisabledError,
     IdleLinkError,
@@ -76,7 +77,7 @@ from twinbus.broker.refusals import (
     TooLargeError,
 )
 from twinbus.broker.replies import Replies
-from twinbus.broker.sessions import Session, SessionQueue, Waiter
+from twinbus.broker.sessions import SessionLock, SessionQueue, Waiter
 from twinbus.budget import Budget
 from twinbus.ledger import Operation
 
@@ -336,7 +337,7 @@ class Client:
         receiver.waiter = Waiter(receiver, partial(self._start_session, receiver))
         queue.wait(receiver.waiter)
 
-    def _start_session(self, receiver: Receiver, session: Session) -> None:
+    def _start_session(self, receiver: Receiver, session: SessionLock) -> None:
         link = receiver.link
         receiver.session, receiver.waiter = session, None
         assert link.remote is not None
@@ -440,8 +441,8 @@ class Client:
         try:
             if type(state) is Accepted:
                 done: Done = partial(self._confirm, event, _ACCEPTED)
-                done = self._booked(Operation.COMPLETE, receiver, event, done)
                 receiver.queue.complete(event.tag, done)
+                self.namespace.books.settled(Operation.COMPLETE, receiver.queue, [event.tag])
             else:
                 self._settle(receiver, event)
         except RefusalError as error:
@@ -449,31 +450,24 @@ class Client:
 
     def _settle(self, receiver: Receiver, event: Settlement) -> None:
         queue, token, state = receiver.queue, event.tag, event.state
+        settled = self.namespace.books.settled
         if isinstance(state, Rejected):
             done: Done = partial(self._confirm, event, _REJECTED)
-            done = self._booked(Operation.DEAD_LETTER, receiver, event, done)
             queue.dead_letter(token, partial(_burial, state.error), done)
+            settled(Operation.DEAD_LETTER, queue, [token])
             return
         done = partial(self._confirm, event, b"" if state is None else encode(state))
         if isinstance(state, Modified):
             changes = {str(key): value for key, value in (state.message_annotations or {}).items()}
             if state.undeliverable_here:
-                done = self._booked(Operation.DEFER, receiver, event, done)
                 queue.defer(token, done, changes)
+                settled(Operation.DEFER, queue, [token])
             else:
-                done = self._booked(Operation.ABANDON, receiver, event, done)
                 queue.abandon(token, self._clock(), done, changes)
+                settled(Operation.ABANDON, queue, [token])
         elif state is None or isinstance(state, Released):
             # Settled without an outcome is not a success: the message goes back.
             queue.release(token, self._clock(), done)
-
-    def _booked(
-        self, operation: Operation, receiver: Receiver, event: Settlement, done: Done
-    ) -> Done:
-        books = self.namespace.books
-        if books is None:
-            return done
-        return books.settling(operation, receiver.queue, [event.tag], done)
 
     def _confirm(self, event: Settlement, state: bytes, error: Exception | None) -> None:
         """The settlement is on disk, or it is not: tell the receiver, unless it does not wait."""

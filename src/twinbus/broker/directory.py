@@ -10,9 +10,9 @@ import json
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 from twinbus.auth.access_rules import AccessRule
+from twinbus.broker.counts import Counts
 from twinbus.broker.descriptions import (
     Description,
     QueueDescription,
@@ -36,7 +36,7 @@ from twinbus.broker.entity import (
     Entity,
     Topic,
 )
-from twinbus.broker.queue import Burial, Counts, Done, Queue
+from twinbus.broker.queue import Done, Owner, Queue
 from twinbus.broker.refusals import (
     DescriptionError,
     EntityDisabledError,
@@ -58,16 +58,6 @@ DEFAULT_RULE = "$Default"
 MAX_RULES = 2_000
 
 
-class Owner(Protocol):
-    """What queues need of the namespace around them."""
-
-    def new_token(self) -> bytes: ...
-
-    def bury(self, queue: Queue, burial: Burial) -> None: ...
-
-    def wake(self, queue: Queue) -> None: ...
-
-
 class Directory:
     """All entities of one namespace."""
 
@@ -77,7 +67,7 @@ class Directory:
         self.rules = rules
         self._owner = owner
         self._entities: dict[str, Entity] = {}
-        self._queues: dict[int, tuple[Entity, Queue]] = {}
+        self._queues: dict[int, Queue] = {}
         self._sorted: dict[str, list[str]] = {"queue": [], "topic": []}
         self._creating: dict[str, Entity | None] = {}
         self._next_id = max(store.next_entity(), NUMBERS)
@@ -95,7 +85,7 @@ class Directory:
                 made.updated_ms, made.accessed_ms = row.updated_ms, row.accessed_ms
                 self._enlist(made)
         for number, text, created_ms in self.store.rules():
-            subscription = self._queues[number][0]
+            subscription = self._queues[number].entity
             self._add_rule(subscription, rule_from_json(json.loads(text)), created_ms)
 
     def _build(
@@ -134,23 +124,15 @@ class Directory:
     ) -> Queue:
         kind = SessionQueue if description.requires_session else Queue
         row = sides.get(number)
-        queue = kind(
-            number,
-            path,
-            description,
-            self.store,
-            last_sequence=row.last_sequence if row else 0,
-            new_token=self._owner.new_token,
-            bury=self._owner.bury,
-            wake=self._owner.wake,
-        )
+        last = row.last_sequence if row else 0
+        queue = kind(number, path, description, self.store, self._owner, last)
         queue.counts = Counts(*row[-5:]) if row else Counts()
         return queue
 
     def _enlist(self, entity: Entity) -> None:
         self._entities[entity.path.lower()] = entity
         for queue in entity.queues:
-            self._queues[queue.entity] = (entity, queue)
+            self._queues[queue.number] = queue
         if entity.parent is not None:
             topic = entity.parent.topic
             assert topic is not None
@@ -183,7 +165,7 @@ class Directory:
         entity = self.entity(path)
         return entity, entity.queue
 
-    def find(self, number: int) -> tuple[Entity, Queue] | None:
+    def find(self, number: int) -> Queue | None:
         """By the number that the store knows it by."""
         return self._queues.get(number)
 
@@ -306,7 +288,7 @@ class Directory:
         text = to_json(description)
         for queue, side in zip(entity.queues, (kind, "dead", "transfer"), strict=True):
             self.store.batch.create_entity(
-                queue.entity, queue.path, side, text, now_ms, self._next_id
+                queue.number, queue.path, side, text, now_ms, self._next_id
             )
         if rule is not None:
             self._store_rule(entity, rule, now_ms)
@@ -437,7 +419,7 @@ class Directory:
     def _reopen(self, entity: Entity) -> None:
         entity.close(-1)
         for queue in entity.queues:
-            self._owner.wake(queue)
+            queue.wake()
 
     def _delist(self, entity: Entity) -> None:
         key = entity.path.lower()
@@ -445,7 +427,7 @@ class Directory:
             return  # it was deleted, and so was its topic: this is the second of the two
         del self._entities[key]
         for queue in entity.queues:
-            self._queues.pop(queue.entity, None)
+            self._queues.pop(queue.number, None)
         if entity.parent is not None and entity.parent.topic is not None:
             topic = entity.parent.topic
             topic.subscriptions.pop(entity.name.lower(), None)

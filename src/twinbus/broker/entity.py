@@ -70,6 +70,8 @@ class Entity:
 
     def __post_init__(self) -> None:
         self.describe(self.description)
+        for queue in self.queues:
+            queue.entity = self
 
     def describe(self, description: Description) -> None:
         self.description = description

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+# The content type of a message that only asks whether a send would work. It is kept nowhere.
+PING = "application/vnd.ms-servicebus-ping"
+LAST_MS = 253_402_300_799_999  # the end of the year 9999, where Service Bus's time ends
 
 
 @dataclass(slots=True)
@@ -28,3 +31,10 @@ class Entry:
     annotations: bytes | None = None
     body: int | None = None
     bare: bytes = b""
+
+
+def lifetime(ttl_ms: int, from_ms: int) -> tuple[int | None, int | None]:
+    """A time to live and when it ends; beyond what a timestamp can say a message never expires."""
+    if from_ms + ttl_ms > LAST_MS:
+        return None, None
+    return ttl_ms, from_ms + ttl_ms

@@ -9,15 +9,17 @@ from uuid import UUID
 
 from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.auth.access_rules import Claim
+from twinbus.broker.burial import Burial
 from twinbus.broker.cbs import Cbs
 from twinbus.broker.delivery import payload, shown
 from twinbus.broker.entry import Entry
 from twinbus.broker.namespace import Answer, Namespace
-from twinbus.broker.queue import Burial, Settle
+from twinbus.broker.queue import Settle, nothing
 from twinbus.broker.refusals import MessageError, NotAllowedError, RefusalError
 from twinbus.broker.requests import Reply, Request, refusal, reply_properties
 from twinbus.broker.sessions import SessionQueue
 from twinbus.broker.subscription_rules import add_rule, enumerate_rules, remove_rule
+from twinbus.ledger import Operation as Ledgered
 
 # Some SDKs put a token for this part of an entity alone; one for the entity covers it too.
 MANAGEMENT = "/$management"
@@ -82,11 +84,10 @@ def _receive_by_number(request: Request) -> None:
         owner=request.session(),
         done=lambda error: None if not deletes else request.when_stored(body)(error),
     )
-    request.queue.tally.receive_requests += 1
-    request.queue.tally.messages_out += len(received)
-    if request.namespace.books is not None:
-        for entry, token, _ in received:
-            request.namespace.books.delivered(request.queue, entry, token, deletes=deletes)
+    request.queue.totals.receive_requests += 1
+    request.queue.totals.messages_out += len(received)
+    for entry, token, _ in received:
+        request.namespace.books.delivered(request.queue, entry, token, deletes=deletes)
     request.namespace.wake(request.queue)  # for its locks to be looked after
     body["messages"] = [_received(entry, token, until_ms) for entry, token, until_ms in received]
     if not deletes:
@@ -103,20 +104,18 @@ def _update_disposition(request: Request) -> None:
     """Settle by lock token, all of them or none."""
     tokens, status = request.tokens(), request["disposition-status"]
     tokens = list(dict.fromkeys(tokens))
-    settle = _DISPOSITIONS.get(status) if isinstance(status, str) else None
-    if settle is None:
+    known = _DISPOSITIONS.get(status) if isinstance(status, str) else None
+    if known is None:
         raise MessageError(f"'{status}' is not a disposition.")
+    operation, settle = known
     request.session()
     if not tokens:
         raise MessageError("'lock-tokens' is empty.")
     settlements = [settle(request, token) for token in tokens]  # all that may fail comes first
     for each in settlements[:-1]:
-        each(_another_answers)
+        each(nothing)  # they share one batch, so the last of them answers for all
     settlements[-1](request.when_stored())
-
-
-def _another_answers(error: Exception | None) -> None:
-    """They share one batch, so the last of them answers for all."""
+    request.namespace.books.settled(operation, request.queue, tokens)
 
 
 def _complete(request: Request, token: bytes) -> Settle:
@@ -150,11 +149,11 @@ def _changes(request: Request) -> dict[str, Any]:
     return {str(key): value for key, value in changes.items()}
 
 
-_DISPOSITIONS: dict[Any, Callable[[Request, bytes], Settle]] = {
-    "completed": _complete,
-    "abandoned": _abandon,
-    "defered": _defer,
-    "suspended": _suspend,
+_DISPOSITIONS: dict[str, tuple[Ledgered, Callable[[Request, bytes], Settle]]] = {
+    "completed": (Ledgered.COMPLETE, _complete),
+    "abandoned": (Ledgered.ABANDON, _abandon),
+    "defered": (Ledgered.DEFER, _defer),
+    "suspended": (Ledgered.DEAD_LETTER, _suspend),
 }
 
 
@@ -256,8 +255,7 @@ def serve(
         cbs.require(path + MANAGEMENT, claim)
         entity, queue = namespace.directory.resolve(path)
         request = Request(namespace, entity, queue, clock(), body, answer)
-        if namespace.books is not None:
-            namespace.books.answering(str(name), request)
+        namespace.books.answering(str(name), request)
         operation(request)
         entity.accessed_ms = clock()
     except RefusalError as error:

@@ -15,12 +15,13 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from twinbus.broker.counts import Totals
 from twinbus.broker.entity import Entity
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.queue import Queue, Tally
+from twinbus.broker.queue import Queue
 from twinbus.exposition import MEDIA_TYPE, as_page, metric
 
-_NOTHING = Tally()
+_NOTHING = Totals()
 
 _COUNTERS = {
     "messages_in": "Messages taken in: sent, scheduled, or copied to a subscription.",
@@ -70,7 +71,7 @@ def exposition(host: Served, oldest_ms: dict[int, int]) -> Iterator[str]:
     entities = list(host.namespace.directory.entities())
     queues = [queue for entity in entities for queue in _counted(entity)]
     for name, text in _COUNTERS.items():
-        counts = [({**whole, "entity": q.path}, getattr(q.tally, name)) for q in queues]
+        counts = [({**whole, "entity": q.path}, getattr(q.totals, name)) for q in queues]
         yield from metric(name, "counter", text, counts)
     for name, (text, value) in _GAUGES.items():
         values = [({**whole, "entity": each.path}, value(each)) for each in entities]
@@ -96,5 +97,5 @@ def _oldest(namespace: str, entities: list[Entity], oldest_ms: dict[int, int]) -
 def _counted(entity: Entity) -> Iterator[Queue]:
     yield entity.queue
     for queue in entity.queues[1:]:
-        if queue.tally != _NOTHING:
+        if queue.totals != _NOTHING:
             yield queue

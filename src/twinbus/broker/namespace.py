@@ -1,10 +1,10 @@
-"""A namespace: what becomes of a message that is sent to it, and the passing of time.
+"""A namespace: what becomes of a message that is sent to it.
 
-    send -> check -> duplicate? dropped
-                  -> due later? kept until then
-                  -> topic?     one copy for each subscription whose rules match
-                  -> forwarded? on to the next entity, four times at the most
-                  -> queue or subscription
+    send -> admit -> duplicate? dropped                                          `duplicates`
+                  -> due later? kept until then                                  `upkeep`
+                  -> place -> topic?     a copy for each whose rules match       `publishing`
+                           -> forwarded? on to the next entity                   `forwarding`
+                           -> queue or subscription                              `queue`
 
 Pure like the queue: told the time, awaiting nothing. The server calls `tick` now and then,
 `committed` when a batch is on disk, and everything else on behalf of clients. Whatever one send
@@ -16,9 +16,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 from twinbus.amqp import sections
@@ -26,31 +24,32 @@ from twinbus.amqp.incoming import Event
 from twinbus.amqp.message import Message, typed_properties, with_properties
 from twinbus.amqp.types import CodecError
 from twinbus.auth.access_rules import AccessRule, Claim
-from twinbus.broker.aside import LOST
 from twinbus.broker.batch import Batch
+from twinbus.broker.burial import Burial
+from twinbus.broker.dead_letters import DeadLetters
 from twinbus.broker.descriptions import FOREVER, Description
 from twinbus.broker.directory import Directory
+from twinbus.broker.duplicates import Duplicates
 from twinbus.broker.entity import Entity
-from twinbus.broker.entry import ACTIVE, SCHEDULED, Entry
-from twinbus.broker.queue import Burial, Done, Queue, unreadable
+from twinbus.broker.entry import LAST_MS, PING, SCHEDULED, Entry, lifetime
+from twinbus.broker.forwarding import NO_SESSION, Forwarding
+from twinbus.broker.publishing import Publishing
+from twinbus.broker.queue import Done, Queue, nothing
 from twinbus.broker.refusals import (
     EntityDisabledError,
     EntityNotFoundError,
     MessageError,
     NotAllowedError,
     QuotaError,
-    RequestError,
     StoreError,
     TooLargeError,
 )
-from twinbus.broker.routing import Changed, read, rewrite
+from twinbus.broker.served import NoRecords
 from twinbus.broker.store import Store
-from twinbus.broker.stored import dead_letter, message_of, pack_flags
+from twinbus.broker.stored import pack_flags
+from twinbus.broker.upkeep import Upkeep
 from twinbus.health import Health
 from twinbus.ledger import LedgerError, Operation
-
-if TYPE_CHECKING:
-    from twinbus.broker.served import Bookkeeper
 
 log = logging.getLogger("twinbus.broker")
 
@@ -58,21 +57,11 @@ Answer = Callable[[Any], None]
 # A message as it will be stored, as it was sent, and whether the disk has seen its id here.
 Admitted = tuple[Entry, Message, bool]
 
-PING = "application/vnd.ms-servicebus-ping"
 MAX_MESSAGE_BYTES = 262_144
 MAX_ID = 128
-LAST_MS = 253_402_300_799_999  # the end of the year 9999, where Service Bus's time ends
-MAX_HOPS = 4
-NO_SESSION = "Session ID is null."
-# How many messages that lay in a queue when it began to forward are moved at a time.
-MAX_FORWARDING = 100
-_SWEEP = 1_000
-_HOUSEKEEPING_MS = 10_000
-# A message that could not be looked after is let be for so long, so that others have their turn.
-_RETRY_MS = 10_000
 
 
-class Trouble(Protocol):
+class Interference(Protocol):
     """What stands between a namespace and its clients while a fault is on; see `trouble`."""
 
     def intercept(self, client: Any, events: Iterator[Event]) -> Iterator[Event]:
@@ -125,20 +114,19 @@ class Namespace:
         self.health = health or Health(log, expected=(StoreError, LedgerError, OSError))
         self.new_token = new_token or Tokens()
         self.idle_link_ms = 0  # never, unless told otherwise
-        self.trouble: Trouble | None = None  # there is one while a fault is on
-        self.books: Bookkeeper | None = None  # there is one if a ledger is kept
+        self.trouble: Interference | None = None  # there is one while a fault is on
+        self.books = NoRecords()  # unless a ledger is kept
         self._awake: dict[Queue, None] = {}
         self._faltering: dict[Queue, None] = {}  # their turn comes again with the next tick
-        self._stuck: dict[tuple[int, int], int] = {}  # messages, and until when they are let be
-        self._holding: dict[Queue, None] = {}
-        self._pending_ids: dict[tuple[int, str], list[Done]] = {}
-        self._next_housekeeping_ms = 0
-        self._began_ms = 0  # the first tick says
-        self._noted_ms: dict[int, int] = {}
+        self.duplicates = Duplicates(store)
+        self.dead_letters = DeadLetters(self)
+        self.forwarding = Forwarding(self)
+        self._publishing = Publishing(self)
+        self._upkeep = Upkeep(self)
         self.directory = Directory(name, store, rules, self)
-        self.directory.on_update = self._updated
+        self.directory.on_update = self.forwarding.updated
         for entity in self.directory.entities():
-            self._updated(entity)
+            self.forwarding.updated(entity)
 
     # -- taking messages in
 
@@ -169,7 +157,7 @@ class Namespace:
         Changes nothing. A message is read as far as any later step will read it, and the disk is
         asked what it has to be asked, so that none of what follows can fail half-way.
         """
-        self._check_can_send(entity)
+        self.check_can_send(entity)
         if not payloads:
             raise MessageError(f"The batch for '{entity.path}' has no messages.")
         admitted = []
@@ -186,8 +174,7 @@ class Namespace:
         operation: Operation = Operation.SEND,
     ) -> list[int]:
         entity.accessed_ms = now_ms
-        if self.books is not None:
-            done = self.books.sending(operation, entity.path, admitted, done)
+        self.books.sent(operation, entity, admitted)
         numbers = []
         left = len(admitted)
         for entry, message, seen in admitted:
@@ -196,7 +183,9 @@ class Namespace:
             numbers.append(self._take(entity, entry, message, seen, now_ms, each_done))
         return numbers
 
-    def _check_can_send(self, entity: Entity) -> None:
+    @staticmethod
+    def check_can_send(entity: Entity) -> None:
+        """Raise unless messages can be sent to an entity now."""
         if entity.deleted:
             raise EntityNotFoundError(f"The messaging entity '{entity.path}' was deleted.")
         if not entity.may_send:
@@ -229,7 +218,7 @@ class Namespace:
         seen = (
             entity.detects_duplicates
             and message.properties.content_type != PING
-            and self._has_seen(entity, message, now_ms)
+            and self.duplicates.has_seen(entity, message, now_ms)
         )
         return entry, message, seen
 
@@ -260,223 +249,38 @@ class Namespace:
             self.store.submit(done)
             return 0
         if entity.detects_duplicates:
-            fresh = self._note_id(entity, str(message.properties.message_id), seen, now_ms, done)
+            fresh = self.duplicates.note(entity, message, seen, now_ms, done)
             if fresh is None:
                 return 0
             done = fresh
         if entry.state == SCHEDULED or entity.is_plain:
             return entity.queue.put(entry, done)
-        return self._place(entity, entry, message, now_ms, done)
-
-    def _has_seen(self, entity: Entity, message: Message, now_ms: int) -> bool:
-        """Whether the disk has the id of a message among those of this entity."""
-        since_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
-        return self.store.has_seen(entity.id, str(message.properties.message_id), since_ms)
-
-    def _note_id(
-        self, entity: Entity, message_id: str, seen: bool, now_ms: int, done: Done
-    ) -> Done | None:
-        """Remember an id and answer the callback to store with; None if it is a duplicate.
-
-        A duplicate of a message that is still on its way to the disk shares that one's fate: to
-        accept it on its own would be to lose both if the first one failed.
-        """
-        key = (entity.id, message_id)
-        waiting = self._pending_ids.get(key)
-        if waiting is not None:
-            entity.queue.tally.duplicates_dropped += 1
-            waiting.append(done)
-            return None
-        if seen:
-            entity.queue.tally.duplicates_dropped += 1
-            self.store.submit(done)
-            return None
-        self.store.batch.remember_id(entity.id, message_id, now_ms)
-        self._pending_ids[key] = [done]
-
-        def committed(error: Exception | None) -> None:
-            for each in self._pending_ids.pop(key):
-                each(error)
-
-        return committed
+        return self.place(entity, entry, message, now_ms, done)
 
     # -- finding a message's place
 
-    def _place(
-        self, entity: Entity, entry: Entry, message: Message, now_ms: int, done: Done
-    ) -> int:
+    def place(self, entity: Entity, entry: Entry, message: Message, now_ms: int, done: Done) -> int:
+        """Find the queues in which a message belongs, and put it there. Answers its number."""
         ttl_ms = _capped(entity.description, entry.ttl_ms)
         if ttl_ms != entry.ttl_ms:
             entry.ttl_ms = ttl_ms
             entry.expires_ms = None if ttl_ms is None else now_ms + ttl_ms
         if entity.topic is not None:
             self.store.batch.change(entity.id).arrived += 1
-            return self._publish(entity, entry, message, now_ms, done)
+            return self._publishing.publish(entity, entry, message, now_ms, done)
         if entity.received.forward_to is not None:
             self.store.batch.change(entity.id).arrived += 1
-            return self._forward(entity, entry, message, now_ms, done)
+            return self.forwarding.forward(entity, entry, message, now_ms, done)
         if entity.received.requires_session:
             entry.session = message.properties.group_id
             if entry.session is None:
                 text = f"'{entity.path}' requires sessions, and the message names none."
                 burial = Burial(entry, NO_SESSION, text)
-                self._put_dead(entity.dead_letters, entity.path, burial, done)
-                return 0
+                return self.dead_letters.put(entity.dead_letters, entity.path, burial, done)
         return entity.queue.put(entry, done)
 
-    def _publish(
-        self, entity: Entity, entry: Entry, message: Message, now_ms: int, done: Done
-    ) -> int:
-        """Give each subscription its copies. The bytes that several have are stored once."""
-        topic = entity.topic
-        assert topic is not None
-        as_sent: list[Entity] = []
-        changed: list[tuple[Entity, Changed]] = []
-        facts = read(message)
-        for name, match in topic.index.route(facts.properties):
-            subscription = topic.subscriptions[name.lower()]
-            if match.error is not None:
-                self._bury_filter_error(subscription, entry, match.error)
-            for copy in match.copies:
-                if copy is None:
-                    as_sent.append(subscription)
-                    continue
-                try:
-                    changed.append((subscription, rewrite(message, facts, copy)))
-                except Exception as error:  # noqa: BLE001 - an action's failure, as in `route`
-                    self._bury_filter_error(subscription, entry, f"the action failed: {error}")
-        # One that comes from another topic, by way of a subscription, may share its bytes already.
-        if len(as_sent) > 1:
-            self.store.share(entry)
-        for subscription in as_sent:
-            self._place(subscription, replace(entry), message, now_ms, nothing)
-        for subscription, new in changed:
-            copy_entry = replace(entry, bare=new.message.bare, body=None)
-            copy_entry.annotations = new.message.annotations
-            if new.ttl_ms is not None:
-                copy_entry.ttl_ms, copy_entry.expires_ms = _lifetime(new.ttl_ms, now_ms)
-            self._place(subscription, copy_entry, new.message, now_ms, nothing)
-        self.store.submit(done)
-        return 0
-
-    def _bury_filter_error(self, subscription: Entity, entry: Entry, error: str) -> None:
-        if getattr(subscription.description, "dead_lettering_on_filter_errors", False):
-            burial = Burial(replace(entry), "FilterException", error)
-            self._put_dead(subscription.dead_letters, subscription.path, burial)
-
-    def _forward(
-        self, source: Entity, entry: Entry, message: Message, now_ms: int, done: Done
-    ) -> int:
-        """Hand the message on. What cannot go on stays with the source, with the reason."""
-        source.queue.last_sequence += 1
-        self.store.batch.change(source.id).last_sequence = source.queue.last_sequence
-        moved = replace(
-            entry,
-            hops=entry.hops + 1,
-            origin_sequence=entry.origin_sequence or source.queue.last_sequence,
-            session=None,
-        )
-        if moved.hops > MAX_HOPS:
-            text = f"The message was forwarded {MAX_HOPS} times; that is the limit."
-            burial = Burial(moved, "MaxTransferHopCountExceeded", text)
-            self._put_dead(source.dead_letters, source.path, burial, done)
-            return 0
-        try:
-            target = self._forward_target(source, message)
-        except RequestError as error:
-            reason = type(error).__name__.removesuffix("Error")
-            burial = Burial(moved, reason, str(error))
-            self._put_dead(source.transfer_dead_letters, source.path, burial, done)
-            return 0
-        if self.books is not None:
-            done = self.books.forwarding(source.path, target.path, message, moved.size, done)
-        if message.ttl_ms != moved.ttl_ms:  # an entity on its way has shortened it
-            message = replace(message, ttl_ms=moved.ttl_ms)
-        self._place(target, moved, message, now_ms, done)
-        return 0
-
-    def _forward_target(self, source: Entity, message: Message) -> Entity:
-        target = self.directory.entity(str(source.received.forward_to))
-        self._check_can_send(target)
-        needs_session = getattr(target.description, "requires_session", False)
-        if needs_session and message.properties.group_id is None:
-            raise NotAllowedError(NO_SESSION)
-        return target
-
-    def _updated(self, entity: Entity) -> None:
-        """Forward what was waiting when forwarding was turned on, and stop when it is off."""
-        if entity.topic is not None:
-            return
-        forwarders = [c for c in entity.queue.consumers if isinstance(c, Forwarder)]
-        for forwarder in forwarders:
-            entity.queue.remove_consumer(forwarder)
-        if entity.received.forward_to is not None and not entity.received.requires_session:
-            entity.queue.add_consumer(Forwarder(self, entity))
-        self.wake(entity.queue)
-
-    def forward_waiting(self, source: Entity, entry: Entry, token: bytes, done: Done) -> None:
-        """Move a message that lies in a forwarding queue: out of it and on, in one batch."""
-        try:
-            message = message_of(entry)
-        except CodecError as error:
-            fault = unreadable(error)
-            source.queue.dead_letter(token, lambda whole: Burial(whole, *fault), done)
-            return
-        source.queue.complete(token, done)
-        self.store.batch.change(source.id).completed -= 1  # by nobody who received it
-        self._forward(source, replace(entry), message, entry.enqueued_ms, nothing)
-
-    # -- dead letters
-
     def bury(self, queue: Queue, burial: Burial) -> None:
-        """Move a message to the dead-letter queue, in the batch that takes it from its own."""
-        found = self.directory.find(queue.entity)
-        self.store.batch.delete(queue.entity, burial.entry)
-        if found is None:
-            return  # the entity was deleted, and its dead-letter queue with it
-        entity, _ = found
-        if entity.topic is not None:  # it has no dead-letter queue that anybody could look into
-            for subscription in entity.topic.subscriptions.values():
-                self._put_dead(subscription.dead_letters, queue.path, burial)
-            return
-        target = entity.received.forward_dead_letters_to
-        if target is None or queue is not entity.queue:
-            self._put_dead(entity.dead_letters, queue.path, burial)
-            return
-        try:
-            self._forward_dead(entity, queue.path, burial)
-        except RequestError as error:
-            note = f"{burial.description} (not forwarded to '{target}': {error})"
-            self._put_dead(entity.dead_letters, queue.path, replace(burial, description=note))
-
-    def _forward_dead(self, entity: Entity, path: str, burial: Burial) -> None:
-        target = self.directory.entity(str(entity.received.forward_dead_letters_to))
-        self._check_can_send(target)
-        dead = dead_letter(burial, path)
-        message = message_of(dead)
-        if (
-            getattr(target.description, "requires_session", False)
-            and not message.properties.group_id
-        ):
-            raise NotAllowedError(NO_SESSION)
-        self.store.batch.change(entity.id).dead_lettered += 1
-        done = self._noted(path, burial, nothing)
-        if self.books is not None:
-            done = self.books.forwarding(path, target.path, message, dead.size, done)
-        self._place(target, dead, message, dead.enqueued_ms, done)
-
-    def _put_dead(
-        self, queue: Queue, source: str, burial: Burial, done: Done | None = None
-    ) -> None:
-        found = self.directory.find(queue.entity)
-        if found is not None:
-            self.store.batch.change(found[0].id).dead_lettered += 1
-        queue.put(dead_letter(burial, source), self._noted(source, burial, done or nothing))
-
-    def _noted(self, source: str, burial: Burial, done: Done) -> Done:
-        if self.books is None or burial.is_asked:
-            return done
-        return self.books.burying(source, burial.entry, done)
+        self.dead_letters.bury(queue, burial)
 
     # -- waking
 
@@ -497,8 +301,16 @@ class Namespace:
         except Exception as error:  # noqa: BLE001 - logged, counted, and tried again
             self.health.failed("delivery", queue.path, error)
             self._faltering[queue] = None
-        if queue.is_held:
-            self._holding[queue] = None
+        if queue.has_locks:
+            self._upkeep.has_locks(queue)
+
+    def tick(self, now_ms: int) -> None:
+        """Time passes."""
+        self._upkeep.tick(now_ms)
+        self._awake |= self._faltering
+        self._faltering.clear()
+        self.pump(now_ms)
+        self._post(now_ms)
 
     def committed(self, batch: Batch, error: StoreError | None, now_ms: int) -> None:
         """The batch is on disk, or is not: tell everybody who has a part in it."""
@@ -513,181 +325,27 @@ class Namespace:
         self._post(now_ms)
 
     def _post(self, now_ms: int) -> None:
-        if self.books is not None:
-            self.health.attempt("ledger", self.name, self.books.post, now_ms)
+        self.health.attempt("ledger", self.name, self.books.post, now_ms)
 
     def _count(self, batch: Batch) -> None:
+        self.books.committed(batch)
         for number, change in batch.changes.items():
-            found = self.directory.find(number)
-            if found is None:
+            queue = self.directory.find(number)
+            if queue is None:
                 continue
-            entity, queue = found
             counts = queue.counts
             counts.active += change.active
             counts.deferred += change.deferred
             counts.scheduled += change.scheduled
             counts.bytes += change.bytes
             counts.pings += change.pings
-            tally = queue.tally
-            tally.messages_in += change.arrived
-            tally.completed += change.completed
-            tally.dead_lettered += change.dead_lettered
-            topic = (entity.parent or entity).topic
+            totals = queue.totals
+            totals.messages_in += change.arrived
+            totals.completed += change.completed
+            totals.dead_lettered += change.dead_lettered
+            topic = (queue.entity.parent or queue.entity).topic
             if topic is not None:
                 topic.bytes += change.bytes
-
-    # -- time
-
-    def tick(self, now_ms: int) -> None:
-        """Let locks expire, scheduled messages become active, and messages die of age.
-
-        What one entity or one message has wrong keeps no other from being looked after.
-        """
-        attempt = self.health.attempt
-        attempt("lost messages", self.name, self._set_lost_aside, now_ms)
-        for queue in list(self._holding):
-            attempt("locks", queue.path, self._expire_locks, queue, now_ms)
-        attempt("schedule", self.name, self._sweep_due, now_ms)
-        attempt("expiry", self.name, self._sweep_expired, now_ms)
-        self._began_ms = self._began_ms or now_ms
-        if now_ms >= self._next_housekeeping_ms:
-            self._next_housekeeping_ms = now_ms + _HOUSEKEEPING_MS
-            for entity in list(self.directory.entities()):
-                attempt("housekeeping", entity.path, self._keep_house, entity, now_ms)
-            # Those that were not met again are gone, or are due no longer.
-            late_ms = now_ms - _RETRY_MS
-            self._stuck = {key: at_ms for key, at_ms in self._stuck.items() if at_ms > late_ms}
-        self._awake |= self._faltering
-        self._faltering.clear()
-        self.pump(now_ms)
-        self._post(now_ms)
-
-    def _expire_locks(self, queue: Queue, now_ms: int) -> None:
-        queue.expire_locks(now_ms)
-        if not queue.is_held:
-            del self._holding[queue]
-
-    def _sweep_due(self, now_ms: int) -> None:
-        for number, sequence in self.store.due(now_ms, _SWEEP + len(self._stuck)):
-            self._look_after("schedule", number, sequence, self._activate, now_ms)
-
-    def _sweep_expired(self, now_ms: int) -> None:
-        most = _SWEEP + len(self._stuck) + sum(len(queue.held) for queue in self._holding)
-        for number, sequence in self.store.expired(now_ms, most):
-            self._look_after("expiry", number, sequence, self._expire_stored, now_ms)
-
-    def _look_after(
-        self,
-        what: str,
-        number: int,
-        sequence: int,
-        act: Callable[[int, int, int], None],
-        now_ms: int,
-    ) -> None:
-        """Do to a message what is due, whole or not at all, or let it be for a while."""
-        key = (number, sequence)
-        if self._stuck.get(key, 0) > now_ms:
-            return
-        try:
-            with self.store.whole():
-                act(number, sequence, now_ms)
-        except Exception as error:  # noqa: BLE001 - logged, counted, and tried again
-            self._stuck[key] = now_ms + _RETRY_MS
-            found = self.directory.find(number)
-            self.health.failed(what, self.name if found is None else found[1].path, error)
-        else:
-            self._stuck.pop(key, None)
-
-    def _expire_stored(self, number: int, sequence: int, now_ms: int) -> None:
-        found = self.directory.find(number)
-        if found is not None:
-            found[1].expire_stored(sequence)
-
-    def _set_lost_aside(self, now_ms: int) -> None:
-        """Messages whose bytes the file does not have: nobody can be given them."""
-        for number, entry in self.store.take_lost():
-            found = self.directory.find(number)
-            if found is not None:
-                found[1].set_aside(entry, LOST, now_ms)
-
-    def _activate(self, number: int, sequence: int, now_ms: int) -> None:
-        """A scheduled message's time has come: it is placed as if it were sent now."""
-        found = self.directory.find(number)
-        if found is None or sequence in found[1].held:
-            return
-        entity, queue = found
-        if entity.deleted:
-            return
-        entry = self.store.get(number, sequence)
-        if entry is None or entry.state != SCHEDULED:
-            return
-        try:
-            message = message_of(entry)
-        except CodecError as error:
-            queue.give_up(entry, error)
-            return
-        self.store.batch.delete(number, entry).arrived -= 1  # it arrived when it was scheduled
-        active = replace(entry, state=ACTIVE, due_ms=None, enqueued_ms=now_ms)
-        active.expires_ms = None if entry.ttl_ms is None else now_ms + entry.ttl_ms
-
-        def done(error: Exception | None) -> None:
-            queue.held.pop(sequence, None)
-
-        self._place(entity, active, message, now_ms, done)
-        # Held until the move is on disk, so that the next look does not move it again.
-        queue.held[sequence] = b""
-
-    def _keep_house(self, entity: Entity, now_ms: int) -> None:
-        """Forget old message ids, note whether it was used, and delete it if it was not."""
-        if entity.detects_duplicates:
-            self._forget_ids(entity, now_ms)
-        if self._noted_ms.get(entity.id, entity.updated_ms) < entity.accessed_ms:
-            self._noted_ms[entity.id] = entity.accessed_ms
-            self.store.batch.note_use(entity.id, entity.accessed_ms)
-            self.store.submit(nothing)
-        if entity.is_idle(now_ms, self._began_ms):
-            self.directory.delete(entity.path, nothing)
-
-    def _forget_ids(self, entity: Entity, now_ms: int) -> None:
-        before_ms = now_ms - int(entity.sized.duplicate_window.total_seconds() * 1000)
-        if self.store.has_ids_until(entity.id, before_ms):
-            self.store.batch.forget_ids(entity.id, before_ms)
-            self.store.submit(nothing)
-
-
-class Forwarder:
-    """Takes what lies in a forwarding queue and hands it on."""
-
-    deletes = False
-
-    def __init__(self, namespace: Namespace, source: Entity) -> None:
-        self._namespace = namespace
-        self._source = source
-        self._under_way: set[bytes] = set()
-
-    def demand(self) -> int:
-        return MAX_FORWARDING - len(self._under_way)
-
-    def reserve(self, count: int) -> None:
-        """Never asked: it locks what it takes."""
-
-    def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
-        self._under_way.add(token)
-        try:
-            with self._namespace.store.whole():
-                moved = partial(self._moved, token)
-                self._namespace.forward_waiting(self._source, entry, token, moved)
-        except BaseException:
-            self._under_way.discard(token)
-            raise
-
-    def _moved(self, token: bytes, error: Exception | None) -> None:
-        """It is on disk in its new place, or still locked in the old one until the lock expires."""
-        self._under_way.discard(token)
-        self._namespace.wake(self._source.queue)
-
-    def lose(self, error: RequestError) -> None:
-        """It holds nothing."""
 
 
 def _due(message: Message, now_ms: int) -> int | None:
@@ -722,17 +380,10 @@ def _entry(message: Message, size: int, due_ms: int | None, now_ms: int) -> Entr
     if due_ms is not None:
         entry.state, entry.due_ms = SCHEDULED, due_ms
     if ttl_ms is not None:
-        entry.ttl_ms, entry.expires_ms = _lifetime(ttl_ms, due_ms or now_ms)
+        entry.ttl_ms, entry.expires_ms = lifetime(ttl_ms, due_ms or now_ms)
     if message.durable or message.priority is not None:
         entry.flags = pack_flags(message.durable, message.priority)
     return entry
-
-
-def _lifetime(ttl_ms: int, from_ms: int) -> tuple[int | None, int | None]:
-    """A time to live and when it ends; beyond what a timestamp can say a message never expires."""
-    if from_ms + ttl_ms > LAST_MS:
-        return None, None
-    return ttl_ms, from_ms + ttl_ms
 
 
 def _capped(description: Description, ttl_ms: int | None) -> int | None:
@@ -741,8 +392,3 @@ def _capped(description: Description, ttl_ms: int | None) -> int | None:
         return ttl_ms
     ceiling = int(description.default_ttl.total_seconds() * 1000)
     return ceiling if ttl_ms is None else min(ttl_ms, ceiling)
-
-
-def nothing(error: Exception | None) -> None:
-    """Nobody waits for this one: another change of the same batch answers for it, or it is the
-    broker's own housekeeping, which is tried again at the next turn."""

@@ -17,165 +17,89 @@ again before younger ones that are still waiting, not before those already hande
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from twinbus.amqp.message import Message, application_properties, with_application_properties
-from twinbus.amqp.types import CodecError, encode_map
+from twinbus.amqp.types import CodecError
+from twinbus.broker.burial import (
+    EXPIRED,
+    MAX_DELIVERIES,
+    Burial,
+    Changes,
+    annotation_fault,
+    change,
+    check_changes,
+    unreadable,
+)
+from twinbus.broker.counts import Counts, Totals
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription
 from twinbus.broker.entry import ACTIVE, DEFERRED, SCHEDULED, Entry
+from twinbus.broker.lock import Consumer, Holder, MessageLock
 from twinbus.broker.refusals import (
-    ArgumentError,
     EntityNotFoundError,
     LockLostError,
     MessageNotFoundError,
-    RequestError,
     StoreError,
 )
 from twinbus.broker.store import Store
 from twinbus.broker.window import PAGE_BYTES, Window
 from twinbus.health import each
 
+if TYPE_CHECKING:
+    from twinbus.broker.entity import Entity
+
 Received = QueueDescription | SubscriptionDescription
 Done = Callable[[Exception | None], None]
-Changes = dict[str, object]
 # A settlement of which nothing can go wrong any more but the disk.
 Settle = Callable[[Done], None]
 
-EXPIRED = ("TTLExpiredException", "The message expired and was dead lettered.")
-MAX_DELIVERIES = "MaxDeliveryCountExceeded"
-UNREADABLE = "UnreadableMessage"
+
+def nothing(error: Exception | None) -> None:
+    """Nobody waits for this one: another change of the same batch answers for it, or it is the
+    broker's own work, which is tried again at the next turn."""
 
 
-class Consumer(Protocol):
-    """One who receives. ``deletes`` is receive-and-delete; otherwise peek-lock."""
-
-    deletes: bool
-
-    def demand(self) -> int:
-        """How many messages it would take now."""
-
-    def reserve(self, count: int) -> None:
-        """So many are on their way (or, if negative, are not after all)."""
-
-    def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
-        """Take one."""
-
-    def lose(self, error: RequestError) -> None:
-        """There will be no more, and this is why."""
-
-
-class Letter(NamedTuple):
-    """Which message it is and, if that is elsewhere, where it belongs: for a ledger."""
-
-    message_id: Any
-    destination: str | None
-
-
-@dataclass(slots=True, eq=False)
-class Lock:
-    """Somebody's right to settle one message."""
-
-    token: bytes
-    entry: Entry
-    until_ms: int
-    owner: Holder | None = None
-    busy: bool = False  # its settlement is on the way to the disk
-    letter: Letter | None = None  # if a ledger is kept
-
-
-class Holder(Protocol):
-    """A session that holds locks; the lock ends when the session's does."""
-
-    until_ms: int
-    window: Window
-    tokens: set[bytes]
-
-
-@dataclass(slots=True)
-class Counts:
-    """How many messages there are, and how large they are together."""
-
-    active: int = 0
-    deferred: int = 0
-    scheduled: int = 0
-    bytes: int = 0
-    pings: int = 0
+class Owner(Protocol):
+    """What queues need of the namespace around them."""
 
     @property
-    def total(self) -> int:
-        return self.active + self.deferred + self.scheduled
+    def new_token(self) -> Callable[[], bytes]: ...
 
+    def bury(self, queue: Queue, burial: Burial) -> None: ...
 
-@dataclass(slots=True)
-class Tally:
-    """What has happened to a queue's messages since the broker started; `metrics` tells it."""
-
-    messages_in: int = 0
-    messages_out: int = 0
-    completed: int = 0
-    dead_lettered: int = 0
-    duplicates_dropped: int = 0
-    receive_requests: int = 0
-    empty_receives: int = 0
-
-
-@dataclass(slots=True)
-class Burial:
-    """A message on its way to a dead-letter queue, and why."""
-
-    entry: Entry
-    reason: str | None
-    description: str | None
-    properties: Changes = field(default_factory=dict)
-    is_asked: bool = False  # by a receiver, whose settlement it is
-
-    def notes(self) -> Changes:
-        """What is written on the message."""
-        notes = dict(self.properties)
-        if self.reason is not None:
-            notes["DeadLetterReason"] = self.reason
-        if self.description is not None:
-            notes["DeadLetterErrorDescription"] = self.description
-        return notes
-
-
-def unreadable(error: CodecError) -> tuple[str, str]:
-    """Why a message is given up that was stored before its bytes were looked into."""
-    return UNREADABLE, f"The message cannot be read: {error}."
+    def wake(self, queue: Queue) -> None: ...
 
 
 class Queue:
     """One store of messages: a queue, a subscription, or the dead-letter queue of one."""
 
+    entity: Entity  # which it belongs to, and which says so when it is made
+
     def __init__(
         self,
-        entity: int,
+        number: int,
         path: str,
         description: Received,
         store: Store,
-        *,
-        last_sequence: int,
-        new_token: Callable[[], bytes],
-        bury: Callable[[Queue, Burial], None],
-        wake: Callable[[Queue], None],
+        owner: Owner,
+        last_sequence: int = 0,
     ) -> None:
-        self.entity = entity
+        self.number = number
         self.path = path
         self.description = description
         self.store = store
         self.counts = Counts()
-        self.tally = Tally()
+        self.totals = Totals()
         self.last_sequence = last_sequence
         self.consumers: list[Consumer] = []
-        self.locks: dict[bytes, Lock] = {}
-        self.held: dict[int, bytes] = {}
+        self.locks: dict[bytes, MessageLock] = {}
+        # Messages that are locked, or on their way out of the queue: nobody else is given them.
+        self.taken: dict[int, bytes] = {}
         self.closed = False  # from when its deletion is on the way to the disk
-        self._new_token = new_token
-        self._bury = bury
-        self._wake = wake
-        self._window = Window(self._load, self._get, self.held, last_sequence)
+        self._owner = owner
+        self._new_token, self._wake = owner.new_token, owner.wake  # a look-up less each
+        self._window = Window(partial(store.load, number), self._get, self.taken, last_sequence)
 
     def check_open(self) -> None:
         if self.closed:
@@ -191,7 +115,7 @@ class Queue:
         """
         self.last_sequence = sequence = self.last_sequence + 1
         entry.sequence = sequence
-        self.store.batch.insert(self.entity, entry)
+        self.store.batch.insert(self.number, entry)
 
         def committed(error: StoreError | None) -> None:
             if error is None and entry.state == ACTIVE:
@@ -200,6 +124,10 @@ class Queue:
 
         self.store.submit(committed)
         return sequence
+
+    def wake(self) -> None:
+        """There may be something to hand out."""
+        self._wake(self)
 
     def arrive(self, entry: Entry) -> None:
         if self.consumers:
@@ -214,15 +142,12 @@ class Queue:
         entries = []
         for sequence in dict.fromkeys(sequences):
             entry = self._get(sequence)
-            if entry is None or entry.state != SCHEDULED or sequence in self.held:
+            if entry is None or entry.state != SCHEDULED or sequence in self.taken:
                 raise MessageNotFoundError(
                     f"'{self.path}' has no scheduled message with sequence number {sequence}"
                 )
             entries.append(entry)
-        for entry in entries:
-            self.store.batch.delete(self.entity, entry)
-            self.held[entry.sequence] = b""  # or it might become due, or be cancelled twice
-        self.store.submit(lambda error: self._deleted(entries, error, done))
+        self._delete(entries, done)
 
     # -- handing out
 
@@ -243,11 +168,16 @@ class Queue:
     def forget(self) -> None:
         """It is deleted: there is nothing left that somebody could hold."""
         self.locks.clear()
-        self.held.clear()
+        self.taken.clear()
 
     @property
     def in_use(self) -> bool:
         return bool(self.consumers or self.locks)
+
+    @property
+    def has_locks(self) -> bool:
+        """Whether there are locks that time can end."""
+        return bool(self.locks)
 
     def pump(self, now_ms: int) -> None:
         """Hand out what is ready to those who want it, in turn.
@@ -300,17 +230,10 @@ class Queue:
             # By its number: the sweep may have found it on disk since this page was read.
             if entry.expires_ms is not None and entry.expires_ms <= now_ms:
                 self.expire_stored(entry.sequence)
-            elif not self._can_be_read(entry):
+            elif annotation_fault(entry) is not None:
                 self._give_up_stored(entry.sequence)
             else:
                 return entry
-
-    @staticmethod
-    def _can_be_read(entry: Entry) -> bool:
-        """Whether it can be handed out, for which nothing but its annotations is decoded."""
-        if entry.annotations is None and entry.delivery_annotations is None:
-            return True
-        return annotation_fault(entry) is None
 
     def hand(
         self, entry: Entry, consumer: Consumer, now_ms: int, owner: Holder | None = None
@@ -327,11 +250,11 @@ class Queue:
             # The bytes are on disk; prefetching clients must not fill our memory with them.
             entry.bare, entry.annotations = b"", None
 
-    def lock(self, entry: Entry, now_ms: int, owner: Holder | None = None) -> Lock:
+    def lock(self, entry: Entry, now_ms: int, owner: Holder | None = None) -> MessageLock:
         until_ms = owner.until_ms if owner else now_ms + self._lock_ms
-        lock = Lock(self._new_token(), entry, until_ms, owner)
+        lock = MessageLock(self._new_token(), entry, until_ms, owner)
         self.locks[lock.token] = lock
-        self.held[entry.sequence] = lock.token
+        self.taken[entry.sequence] = lock.token
         if owner is not None:
             owner.tokens.add(lock.token)
         return lock
@@ -343,12 +266,12 @@ class Queue:
     def _hand_for_good(self, entry: Entry, consumer: Consumer) -> None:
         """Receive-and-delete: gone from the disk before it goes out, so never delivered twice."""
         token = self._new_token()
-        self.held[entry.sequence] = token
-        self.store.batch.delete(self.entity, entry)
+        self.taken[entry.sequence] = token
+        self.store.batch.delete(self.number, entry)
         consumer.reserve(1)
 
         def committed(error: StoreError | None) -> None:
-            self.held.pop(entry.sequence, None)
+            self.taken.pop(entry.sequence, None)
             consumer.reserve(-1)
             if error is None:
                 consumer.deliver(entry, token, 0)
@@ -361,7 +284,7 @@ class Queue:
 
     def complete(self, token: bytes, done: Done) -> None:
         lock = self._find(token)
-        self.store.batch.delete(self.entity, lock.entry).completed += 1
+        self.store.batch.delete(self.number, lock.entry).completed += 1
         self._finish(lock, done, comes_back=False)
 
     def abandon(
@@ -398,8 +321,8 @@ class Queue:
 
         def settle(done: Done) -> None:
             if whole is not None:
-                self.store.batch.rewrite(self.entity, whole, whole.bare)
-            self.store.batch.restate(self.entity, lock.entry, DEFERRED, count)
+                self.store.batch.rewrite(self.number, whole, whole.bare)
+            self.store.batch.restate(self.number, lock.entry, DEFERRED, count)
             self._finish(lock, done, comes_back=False)
 
         return settle
@@ -414,7 +337,7 @@ class Queue:
             raise LockLostError(f"the message of '{self.path}' is no longer there")
         whole.delivery_count += 1
         made = burial(whole)
-        self._check_changes(made.notes())
+        check_changes(made.notes(), self.path)
         return partial(self._settle_buried, lock, made)
 
     def _changed(
@@ -423,24 +346,9 @@ class Queue:
         """The whole message with changed properties, or why it cannot be changed."""
         if not changes:
             return None, None
-        self._check_changes(changes)
+        check_changes(changes, self.path)
         whole = self._get(entry.sequence)
-        if whole is None:
-            return None, None
-        try:
-            items = {**application_properties(whole.bare), **changes}
-            whole.bare = with_application_properties(whole.bare, items)
-        except CodecError as error:
-            return whole, unreadable(error)
-        return whole, None
-
-    def _check_changes(self, changes: Changes) -> None:
-        try:
-            encode_map(changes)
-        except CodecError as error:
-            raise ArgumentError(
-                f"The properties for a message of '{self.path}' cannot be encoded: {error}"
-            ) from error
+        return whole, None if whole is None else change(whole, changes)
 
     def check_locks(self, tokens: list[bytes]) -> None:
         """Raise unless every one of these locks can be settled now."""
@@ -457,7 +365,7 @@ class Queue:
         self.locks[token] = lock
         return lock.until_ms
 
-    def _find(self, token: bytes) -> Lock:
+    def _find(self, token: bytes) -> MessageLock:
         self.check_open()
         lock = self.locks.get(token)
         if lock is None or lock.busy:
@@ -468,7 +376,7 @@ class Queue:
         return lock
 
     def _returning(
-        self, lock: Lock, count: int, now_ms: int, changes: Changes | None = None
+        self, lock: MessageLock, count: int, now_ms: int, changes: Changes | None = None
     ) -> Settle:
         entry = lock.entry
         ready = entry.state == ACTIVE
@@ -484,17 +392,17 @@ class Queue:
 
         def settle(done: Done) -> None:
             if expired:
-                self.store.batch.delete(self.entity, entry)
+                self.store.batch.delete(self.number, entry)
             else:
                 if whole is not None:
-                    self.store.batch.rewrite(self.entity, whole, whole.bare)
-                self.store.batch.restate(self.entity, entry, entry.state, count)
+                    self.store.batch.rewrite(self.number, whole, whole.bare)
+                self.store.batch.restate(self.number, entry, entry.state, count)
             self._finish(lock, done, comes_back=not expired)
 
         return settle
 
     def _burying(
-        self, lock: Lock, whole: Entry | None, count: int, reason: str, text: str
+        self, lock: MessageLock, whole: Entry | None, count: int, reason: str, text: str
     ) -> Settle:
         """``whole`` is the message with its bytes, if they have been read: a lock has none."""
         found = whole or self._get(lock.entry.sequence)
@@ -503,12 +411,12 @@ class Queue:
         burial = Burial(replace(found, delivery_count=count), reason, text)
         return partial(self._settle_buried, lock, burial)
 
-    def _settle_buried(self, lock: Lock, burial: Burial | None, done: Done) -> None:
+    def _settle_buried(self, lock: MessageLock, burial: Burial | None, done: Done) -> None:
         if burial is not None:
-            self._bury(self, burial)
+            self._owner.bury(self, burial)
         self._finish(lock, done, comes_back=False)
 
-    def _finish(self, lock: Lock, done: Done, *, comes_back: bool) -> None:
+    def _finish(self, lock: MessageLock, done: Done, *, comes_back: bool) -> None:
         """The last step of a settlement: nothing that may fail comes after it."""
         lock.busy = True
 
@@ -523,16 +431,16 @@ class Queue:
 
         self.store.submit(committed)
 
-    def _unlock(self, lock: Lock) -> None:
+    def _unlock(self, lock: MessageLock) -> None:
         self.locks.pop(lock.token, None)
-        self.held.pop(lock.entry.sequence, None)
+        self.taken.pop(lock.entry.sequence, None)
         if lock.owner is not None:
             lock.owner.tokens.discard(lock.token)
 
     def come_back(self, entry: Entry) -> None:
         """A message that was handed out is ready again."""
         self._window.give_back(entry.sequence)
-        self._wake(self)
+        self.wake()
 
     # -- time
 
@@ -548,12 +456,12 @@ class Queue:
                 late.append(lock)
         each(partial(self.take_back, now_ms=now_ms), late)
 
-    def take_back(self, lock: Lock, now_ms: int) -> None:
+    def take_back(self, lock: MessageLock, now_ms: int) -> None:
         """Nobody settled it, and nobody is told."""
         if self.closed:
             return
         with self.store.whole():
-            self.abandon(lock.token, now_ms, _ignore)
+            self.abandon(lock.token, now_ms, nothing)
 
     def release_locks(self, now_ms: int) -> None:
         """Forget who holds what, as a restart does: no delivery is counted."""
@@ -561,7 +469,7 @@ class Queue:
             return
         for lock in list(self.locks.values()):
             if not lock.busy:
-                self.release(lock.token, now_ms, _ignore)
+                self.release(lock.token, now_ms, nothing)
 
     def reorder_locks(self) -> None:
         """Sort the locks by expiry again, after the lock duration was changed."""
@@ -579,13 +487,13 @@ class Queue:
     def _take_out(self, entry: Entry, burial: Burial | None) -> None:
         """Remove a message that nobody holds. What is buried comes with its bytes."""
         if burial is None:
-            self.store.batch.delete(self.entity, entry)
+            self.store.batch.delete(self.number, entry)
         else:
-            self._bury(self, burial)
-        self.held[entry.sequence] = self._new_token()
+            self._owner.bury(self, burial)
+        self.taken[entry.sequence] = self._new_token()
 
         def committed(error: StoreError | None) -> None:
-            self.held.pop(entry.sequence, None)
+            self.taken.pop(entry.sequence, None)
             if error is not None and entry.state == ACTIVE:
                 self.come_back(entry)
 
@@ -600,21 +508,19 @@ class Queue:
 
     def _give_up_stored(self, sequence: int) -> None:
         entry = self._untouched(sequence)
-        error = annotation_fault(entry) if entry is not None else None
-        if entry is not None and error is not None:
+        if entry is not None and (error := annotation_fault(entry)) is not None:
             self.give_up(entry, error)
 
     def _untouched(self, sequence: int) -> Entry | None:
         """The message as the disk has it, unless somebody holds it or it is on its way out."""
-        return None if self.closed or sequence in self.held else self._get(sequence)
+        return None if self.closed or sequence in self.taken else self._get(sequence)
 
     def set_aside(self, entry: Entry, reason: str, now_ms: int) -> None:
         """Take a message out of reach for good, unless somebody holds it: then its turn comes."""
-        if self.closed or entry.sequence in self.held:
+        if self.closed or entry.sequence in self.taken:
             return
-        self.held[entry.sequence] = b""
-        self.store.batch.set_aside(self.entity, entry, reason, now_ms)
-        self.store.submit(lambda error: self._deleted([entry], error, _ignore))
+        self.store.batch.copy_aside(self.number, entry, reason, now_ms)
+        self._delete([entry], nothing)
 
     def purge(
         self, limit: int, before_ms: int, now_ms: int, owner: Holder | None, done: Done
@@ -636,44 +542,34 @@ class Queue:
             for entry in entries:
                 window.give_back(entry.sequence)
             raise
-        for entry in entries:
-            self.held[entry.sequence] = b""
-            self.store.batch.delete(self.entity, entry)
         if entries:
-            self.store.submit(lambda error: self._purged(entries, error, done))
+            self._delete(entries, done, comes_back=True)
         return len(entries)
-
-    def _purged(self, entries: list[Entry], error: StoreError | None, done: Done) -> None:
-        self._deleted(entries, error, done)
-        if error is not None:
-            for entry in entries:
-                self.come_back(entry)
 
     # -- looking, and receiving by number
 
     def peek(self, start: int, limit: int, session: str | None = None) -> list[Entry]:
         """Messages of any state in order, whoever holds them; none of them changes."""
-        return self.store.browse(self.entity, start, limit, PAGE_BYTES, session)
+        return self.store.browse(self.number, start, limit, PAGE_BYTES, session)
 
     def receive_deferred(
         self, sequences: list[int], now_ms: int, *, deletes: bool, owner: Holder | None, done: Done
     ) -> list[tuple[Entry, bytes, int]]:
-        """Lock, or delete, deferred messages: all of them or, if one is not there, none."""
+        """MessageLock, or delete, deferred messages: all of them or, if one is not there, none."""
         self.check_open()
         entries = []
         for sequence in dict.fromkeys(sequences):
             entry = self._get(sequence)
-            if entry is None or entry.state != DEFERRED or sequence in self.held:
+            if entry is None or entry.state != DEFERRED or sequence in self.taken:
                 raise MessageNotFoundError(
                     f"Failed to lock one or more specified messages of '{self.path}'. "
                     f"The message with sequence number {sequence} does not exist."
                 )
             entries.append(entry)
-        faults = [(entry, annotation_fault(entry)) for entry in entries]
+        faults = [(entry, error) for entry in entries if (error := annotation_fault(entry))]
         for entry, error in faults:
-            if error is not None:
-                self.give_up(entry, error)
-        if any(error is not None for _, error in faults):
+            self.give_up(entry, error)
+        if faults:
             raise MessageNotFoundError(
                 f"Failed to lock one or more specified messages of '{self.path}'. A message that "
                 "cannot be read does not exist any more; it is in the dead-letter queue."
@@ -682,42 +578,22 @@ class Queue:
             locks = [self.lock(entry, now_ms, owner) for entry in entries]
             done(None)
             return [(lock.entry, lock.token, lock.until_ms) for lock in locks]
-        for entry in entries:
-            self.store.batch.delete(self.entity, entry)
-            self.held[entry.sequence] = b""
-        self.store.submit(lambda error: self._deleted(entries, error, done))
+        self._delete(entries, done)
         return [(entry, bytes(16), 0) for entry in entries]
 
-    def _deleted(self, entries: list[Entry], error: StoreError | None, done: Done) -> None:
+    def _delete(self, entries: list[Entry], done: Done, *, comes_back: bool = False) -> None:
         for entry in entries:
-            self.held.pop(entry.sequence, None)
-        done(error)
+            self.store.batch.delete(self.number, entry)
+            self.taken[entry.sequence] = b""  # so that it is not deleted twice, or becomes due
 
-    def _load(self, after: int, limit: int, max_bytes: int) -> list[Entry]:
-        return self.store.load(self.entity, after, limit, max_bytes)
+        def committed(error: StoreError | None) -> None:
+            for entry in entries:
+                self.taken.pop(entry.sequence, None)
+                if error is not None and comes_back:
+                    self.come_back(entry)
+            done(error)
+
+        self.store.submit(committed)
 
     def _get(self, sequence: int) -> Entry | None:
-        return self.store.get(self.entity, sequence)
-
-    # -- what the rest of the broker asks
-
-    @property
-    def is_held(self) -> bool:
-        """Whether there are locks that time can end."""
-        return bool(self.locks)
-
-
-def annotation_fault(entry: Entry) -> CodecError | None:
-    """What is wrong with a message's annotations, which are decoded as it is handed out."""
-    try:
-        Message(
-            annotations=entry.annotations, delivery_annotations=entry.delivery_annotations
-        ).check_annotations()
-    except CodecError as error:
-        return error
-    return None
-
-
-def _ignore(error: Exception | None) -> None:
-    """A lock that ended by itself has nobody to tell. If the disk refused, the lock stands and
-    ends again at the next look."""
+        return self.store.get(self.number, sequence)

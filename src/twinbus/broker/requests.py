@@ -20,7 +20,7 @@ from twinbus.broker.refusals import (
     NotAllowedError,
     RefusalError,
 )
-from twinbus.broker.sessions import Session, SessionQueue
+from twinbus.broker.sessions import SessionLock, SessionQueue
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Request:
             raise MessageError("'session-id' is not a string.")
         return value
 
-    def session(self) -> Session | None:
+    def session(self) -> SessionLock | None:
         """The session the request speaks of, which must still be held."""
         if self.body.get("session-id") is None:
             return None

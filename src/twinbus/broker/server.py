@@ -25,7 +25,7 @@ from twinbus.broker.metrics import metrics_page
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done
 from twinbus.broker.refusals import EntityExistsError
-from twinbus.broker.served import Bookkeeper
+from twinbus.broker.served import ServedRecords
 from twinbus.broker.store import Store, alone_in
 from twinbus.broker.trouble import Trouble, no_faults
 from twinbus.errors import TwinbusError
@@ -93,7 +93,7 @@ class Broker:
         )
         namespace.idle_link_ms = int(self.config.idle_link_s * 1000)
         if self._ledger is not None:
-            namespace.books = Bookkeeper(self._ledger, config.name)
+            namespace.books = ServedRecords(self._ledger, namespace)
         host = Host(namespace, Address(self.config.host, config.port), self.clock, self._tls)
         pages: dict[str, Page] = {"metrics": partial(metrics_page, host)}
         pages["$faults"] = no_faults
@@ -180,9 +180,8 @@ class Broker:
             await factory.stop()
         for host in self.hosts:
             await host.stop()
-            if host.namespace.books is not None:
-                with suppress(LedgerError):  # it says so itself when it is closed
-                    host.namespace.books.post(self.clock())
+            with suppress(LedgerError):  # it says so itself when it is closed
+                host.namespace.books.post(self.clock())
         if self._ledger is not None:
             await asyncio.to_thread(self._ledger.close)
         self._locks.close()

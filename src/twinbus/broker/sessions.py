@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from twinbus.broker.entry import Entry
-from twinbus.broker.queue import Consumer, Done, Lock, Queue
+from twinbus.broker.lock import Consumer, MessageLock
+from twinbus.broker.queue import Done, Queue
 from twinbus.broker.refusals import SessionLostError, SessionTakenError
 from twinbus.broker.window import Window
 from twinbus.health import each
@@ -22,7 +23,7 @@ _OLDEST = 500
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class SessionLock:
     """A session that somebody holds."""
 
     id: str
@@ -37,7 +38,7 @@ class Waiter:
     """One who waits for any session to come free."""
 
     consumer: Consumer
-    granted: Callable[[Session], None]
+    granted: Callable[[SessionLock], None]
 
 
 class SessionQueue(Queue):
@@ -45,12 +46,12 @@ class SessionQueue(Queue):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, SessionLock] = {}
         self.waiters: list[Waiter] = []
 
     # -- holding a session
 
-    def accept(self, session_id: str, consumer: Consumer, now_ms: int) -> Session:
+    def accept(self, session_id: str, consumer: Consumer, now_ms: int) -> SessionLock:
         """Hold the session of that name, whether or not it has messages."""
         self.check_open()
         if session_id in self.sessions:
@@ -60,14 +61,14 @@ class SessionQueue(Queue):
             )
 
         def load(after: int, limit: int, max_bytes: int) -> list[Entry]:
-            return self.store.load_session(self.entity, session_id, after, limit, max_bytes)
+            return self.store.load_session(self.number, session_id, after, limit, max_bytes)
 
-        window = Window(load, self._get, self.held, self.last_sequence)
-        session = Session(session_id, consumer, now_ms + self._lock_ms, window)
+        window = Window(load, self._get, self.taken, self.last_sequence)
+        session = SessionLock(session_id, consumer, now_ms + self._lock_ms, window)
         self.sessions[session_id] = session
         return session
 
-    def accept_next(self, consumer: Consumer, now_ms: int) -> Session | None:
+    def accept_next(self, consumer: Consumer, now_ms: int) -> SessionLock | None:
         """Hold the free session whose message has waited longest, if there is one."""
         session_id = self._free_session()
         return None if session_id is None else self.accept(session_id, consumer, now_ms)
@@ -80,14 +81,14 @@ class SessionQueue(Queue):
             self.waiters.remove(waiter)
 
     def _free_session(self) -> str | None:
-        for session_id in self.store.oldest_sessions(self.entity, _OLDEST):
+        for session_id in self.store.oldest_sessions(self.number, _OLDEST):
             if session_id not in self.sessions:
                 return session_id
         # All of the oldest are taken: step from name to name. Each step finds a free session or
         # one that is held, so there are no more steps than sessions held.
-        candidate = self.store.next_session(self.entity, "")
+        candidate = self.store.next_session(self.number, "")
         while candidate is not None and candidate in self.sessions:
-            candidate = self.store.next_session(self.entity, candidate)
+            candidate = self.store.next_session(self.number, candidate)
         return candidate
 
     def renew_session(self, session_id: str, now_ms: int) -> int:
@@ -97,7 +98,7 @@ class SessionQueue(Queue):
             self.locks[token].until_ms = session.until_ms
         return session.until_ms
 
-    def session(self, session_id: str) -> Session:
+    def session(self, session_id: str) -> SessionLock:
         self.check_open()
         session = self.sessions.get(session_id)
         if session is None:
@@ -107,15 +108,15 @@ class SessionQueue(Queue):
             )
         return session
 
-    def close_session(self, session: Session, now_ms: int) -> None:
+    def close_session(self, session: SessionLock, now_ms: int) -> None:
         """Let the session go. What was received and not settled counts as a delivery."""
         if self.sessions.get(session.id) is not session:
             return
         del self.sessions[session.id]
-        self._wake(self)
+        self.wake()
         self._take_back_all([self.locks[token] for token in session.tokens], now_ms)
 
-    def _take_back_all(self, locks: list[Lock], now_ms: int) -> None:
+    def _take_back_all(self, locks: list[MessageLock], now_ms: int) -> None:
         """If that fails, of one or by the disk, `expire_locks` tries again."""
         each(partial(self.take_back, now_ms=now_ms), [lock for lock in locks if not lock.busy])
 
@@ -126,11 +127,11 @@ class SessionQueue(Queue):
         each(partial(self._expire, now_ms=now_ms), late)
         # When its session closed, the disk refused or the queue was closed: try again, or it
         # would stay locked.
-        held = self.sessions.get
-        left = [lock for lock in self.locks.values() if lock.owner is not held(_session_of(lock))]
+        holder = self.sessions.get
+        left = [lock for lock in self.locks.values() if lock.owner is not holder(_session_of(lock))]
         self._take_back_all(left, now_ms)
 
-    def _expire(self, session: Session, now_ms: int) -> None:
+    def _expire(self, session: SessionLock, now_ms: int) -> None:
         try:
             self.close_session(session, now_ms)
         finally:
@@ -139,7 +140,7 @@ class SessionQueue(Queue):
             )
 
     @property
-    def is_held(self) -> bool:
+    def has_locks(self) -> bool:
         return bool(self.sessions or self.locks)
 
     def dismissed(self) -> list[Consumer]:
@@ -160,14 +161,14 @@ class SessionQueue(Queue):
         if session is not None:
             session.window.arrive(entry, wanted=True)
         if session is not None or self.waiters:
-            self._wake(self)
+            self.wake()
 
     def come_back(self, entry: Entry) -> None:
         # To whoever holds the session now; if nobody does, the disk has it for the next holder.
         session = self.sessions.get(entry.session or "")
         if session is not None:
             session.window.give_back(entry.sequence)
-        self._wake(self)
+        self.wake()
 
     def pump(self, now_ms: int) -> None:
         if self.closed:
@@ -177,7 +178,7 @@ class SessionQueue(Queue):
         finally:
             each(partial(self._serve_session, now_ms=now_ms), list(self.sessions.values()))
 
-    def _serve_session(self, session: Session, now_ms: int) -> None:
+    def _serve_session(self, session: SessionLock, now_ms: int) -> None:
         self.serve(session.consumer, session.window, now_ms, session)
 
     def _serve_waiters(self, now_ms: int) -> None:
@@ -190,19 +191,19 @@ class SessionQueue(Queue):
     # -- state
 
     def get_state(self, session_id: str) -> bytes | None:
-        return self.store.session_state(self.entity, session_id)
+        return self.store.session_state(self.number, session_id)
 
     def set_state(self, session_id: str, state: bytes | None, now_ms: int, done: Done) -> None:
         self.check_open()
-        self.store.batch.set_state(self.entity, session_id, state, now_ms)
+        self.store.batch.set_state(self.number, session_id, state, now_ms)
         self.store.submit(done)
 
     def list_sessions(self, updated_since_ms: int | None, skip: int, top: int) -> list[str]:
         """Sessions that have messages, or only those whose state changed since a moment."""
         if updated_since_ms is None:
-            return self.store.sessions(self.entity, skip, top)
-        return self.store.sessions_changed(self.entity, updated_since_ms, skip, top)
+            return self.store.sessions(self.number, skip, top)
+        return self.store.sessions_changed(self.number, updated_since_ms, skip, top)
 
 
-def _session_of(lock: Lock) -> str:
+def _session_of(lock: MessageLock) -> str:
     return lock.entry.session or ""

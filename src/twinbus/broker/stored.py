@@ -17,8 +17,8 @@ from twinbus.amqp.message import (
 )
 from twinbus.amqp.sections import ANNOTATIONS, DELIVERY_ANNOTATIONS, section
 from twinbus.amqp.types import CodecError
+from twinbus.broker.burial import Burial, Changes
 from twinbus.broker.entry import ACTIVE, Entry
-from twinbus.broker.queue import Burial, Changes
 
 UNREADABLE_SECTIONS = "UnreadableSections"
 _RAW = (("delivery_annotations", DELIVERY_ANNOTATIONS), ("annotations", ANNOTATIONS))

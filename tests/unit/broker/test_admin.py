@@ -43,7 +43,8 @@ from twinbus.auth.access_rules import ROOT_RULE, AccessRule, Claim, root_rule
 from twinbus.broker.admin import Resource, admin_app
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.markup import SERVICE_BUS
-from twinbus.broker.namespace import Namespace, nothing
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.queue import nothing
 from twinbus.broker.refusals import StoreError
 from twinbus.broker.store import Store
 from twinbus.budget import MAX_BODY, MAX_DROPPED

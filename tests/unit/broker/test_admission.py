@@ -23,12 +23,13 @@ from twinbus.amqp.message import (
     with_application_properties,
 )
 from twinbus.amqp.types import Symbol, Timestamp, UInt, ULong, encode
+from twinbus.broker.burial import UNREADABLE, Burial
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.entity import Entity
 from twinbus.broker.inspection import inspect
 from twinbus.broker.management import OPERATIONS
-from twinbus.broker.queue import UNREADABLE, Burial, Queue
+from twinbus.broker.queue import Queue
 from twinbus.broker.refusals import (
     ArgumentError,
     LockLostError,
@@ -157,7 +158,7 @@ class Yard(Rig):
         with link:
             for name, value in columns.items():
                 statement = f"UPDATE message SET {name} = ? WHERE id >> 40 = ?"
-                link.execute(statement, (value, queue.entity))
+                link.execute(statement, (value, queue.number))
         link.close()
 
     def state(self) -> dict[str, Any]:
@@ -375,7 +376,7 @@ def test_one_that_falls_due_stops_no_clock(yard: Yard, kind: str) -> None:
     assert yard.ids(yard.entity("beside").queue) == ["good"]
     assert yard.ids(yard.sub("all").queue) == ["published"]
     set_aside(yard, yard.dead, OLD[kind])
-    assert (yard.queue.counts.scheduled, yard.rows(yard.queue), yard.queue.held) == (0, {}, {})
+    assert (yard.queue.counts.scheduled, yard.rows(yard.queue), yard.queue.taken) == (0, {}, {})
 
 
 def test_one_that_falls_due_in_a_topic_is_with_each_subscription(yard: Yard) -> None:

@@ -14,7 +14,7 @@ from tests.unit.broker.test_admission import NOISE, UNREADABLE_MAPS, Yard, aroun
 from tests.unit.broker.test_queue import Answer, message
 
 from twinbus.amqp.types import ULong, encode
-from twinbus.broker import namespace as namespace_module
+from twinbus.broker import publishing
 from twinbus.broker.descriptions import QueueDescription, Status, TopicDescription
 from twinbus.broker.entity import Entity
 from twinbus.broker.management import OPERATIONS
@@ -183,7 +183,7 @@ def test_what_an_action_fails_at_is_its_subscriptions_alone(
         raise ArithmeticError("nobody foresaw this")
 
     yard.commit()
-    monkeypatch.setattr(namespace_module, "rewrite", fails)
+    monkeypatch.setattr(publishing, "rewrite", fails)
     red = around("m", encode({"color": "red"}))
     assert yard.to("t", red, message("after")).done
     assert yard.ids(yard.sub("all").queue)[-2:] == ["m", "after"]

@@ -15,9 +15,9 @@ import pytest
 from tests.unit.broker.bus import Bus, Taker, message
 
 from twinbus.amqp.message import application_properties
+from twinbus.broker.burial import Burial
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.entry import Entry
-from twinbus.broker.queue import Burial
 from twinbus.broker.refusals import DescriptionError, RequestError
 
 ONE, OTHER = "t/Subscriptions/one", "t/Subscriptions/other"

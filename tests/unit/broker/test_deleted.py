@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from tests.unit.broker.bus import Bus, Taker, message
 
+from twinbus.broker.burial import Burial
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from twinbus.broker.queue import Burial
 from twinbus.broker.refusals import (
     DescriptionError,
     EntityNotFoundError,
@@ -143,7 +143,7 @@ def test_nobody_may_change_what_is_being_deleted(bus: Bus, act: str, later: bool
     assert isinstance(taker.lost, EntityNotFoundError)
     assert bus.wrong() == {}
     assert rows(bus) == []
-    assert not queue.is_held
+    assert not queue.has_locks
 
 
 @pytest.mark.parametrize("refused", [False, True])

@@ -18,6 +18,7 @@ from tests.years import NOW_MS, Taker, Years
 from twinbus.amqp.message import Properties, encode_annotations
 from twinbus.amqp.sections import SCHEDULED
 from twinbus.amqp.types import Timestamp
+from twinbus.broker.burial import Burial
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.broker.findings import COPY, REPAIR, Finding
 from twinbus.broker.inspection import (
@@ -27,7 +28,6 @@ from twinbus.broker.inspection import (
     repair,
     stores,
 )
-from twinbus.broker.queue import Burial
 from twinbus.broker.rules import Rule, SqlFilter
 from twinbus.broker.schema import FORMAT
 from twinbus.broker.store import alone_in

@@ -104,7 +104,7 @@ def test_one_lock_that_cannot_end_keeps_no_other_of_its_queue(
 
     def fails_once(token: bytes, *rest: Any) -> None:
         if token == bad.token:
-            pair.store.batch.delete(pair.of("q").entity, pair.of("q").locks[token].entry)
+            pair.store.batch.delete(pair.of("q").number, pair.of("q").locks[token].entry)
             fails()
         abandon(token, *rest)
 
@@ -134,7 +134,7 @@ def test_what_falls_due_elsewhere_appears(
     pair.tick(RETRY_MS)
     assert [got.text for got in again.got] == ["later"], "it appears when that is mended"
     pair.tick(RETRY_MS)
-    assert pair.namespace._stuck == {}
+    assert pair.namespace._upkeep._stuck == {}
 
 
 def test_a_thousand_that_cannot_appear_do_not_hide_one_that_can(
@@ -193,14 +193,13 @@ def test_it_is_well_again_when_it_works_again(pair: Pair, monkeypatch: pytest.Mo
     assert pair.failing() == set()
 
 
-def test_a_ledger_that_cannot_be_kept_stops_no_clock(pair: Pair) -> None:
-    class Books:
-        post = fails
-
+def test_a_ledger_that_cannot_be_kept_stops_no_clock(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.put("well", message("later", due_ms=pair.now + SOON_MS))
-    pair.namespace.books = Books()  # type: ignore[assignment]
-    pair.tick(SOON_MS)
-    pair.namespace.books = None
+    with monkeypatch.context() as planted:
+        planted.setattr(pair.namespace.books, "post", fails)
+        pair.tick(SOON_MS)
     assert [got.text for got in pair.receive("well", 1).got] == ["later"]
     assert ("ledger", "test") in pair.failing()
 
@@ -304,14 +303,14 @@ def test_a_message_that_cannot_be_forwarded_stays_and_the_others_go_on(
 ) -> None:
     pair.create("source", QueueDescription())
     pair.put("source", *[message(str(number)) for number in range(250)])
-    place = pair.namespace._place
+    place = pair.namespace.place
 
     def fails_for_one(entity: Entity, entry: Any, letter: Any, *rest: Any) -> int:
         if letter.properties.message_id == "7":
             fails()
         return place(entity, entry, letter, *rest)
 
-    monkeypatch.setattr(pair.namespace, "_place", fails_for_one)
+    monkeypatch.setattr(pair.namespace, "place", fails_for_one)
     answer = Answer()
     pair.namespace.directory.update("source", QueueDescription(forward_to="well"), pair.now, answer)
     pair.commit()
@@ -328,7 +327,7 @@ def test_forwarding_goes_on_however_many_have_failed(
     pair.create("source", QueueDescription())
     pair.put("source", *[message(str(number)) for number in range(150)])
     with monkeypatch.context() as planted:
-        planted.setattr(pair.namespace, "_forward", fails)
+        planted.setattr(pair.namespace.forwarding, "forward", fails)
         answer = Answer()
         pair.namespace.directory.update(
             "source", QueueDescription(forward_to="well"), pair.now, answer

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.test_queue import Answer, Rig, message
 
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from twinbus.broker.namespace import PING
+from twinbus.broker.entry import PING
 
 
 @pytest.fixture

@@ -18,11 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from twinbus.amqp.message import Message, Properties, application_properties, encode_annotations
 from twinbus.amqp.types import Symbol, Timestamp, ULong, encode
 from twinbus.auth.access_rules import root_rule
+from twinbus.broker.burial import Burial
 from twinbus.broker.delivery import payload
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.entry import DEFERRED, Entry
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.queue import Burial, Queue
+from twinbus.broker.queue import Queue
 from twinbus.broker.refusals import (
     LockLostError,
     MessageError,
@@ -186,7 +187,7 @@ class Rig:
         """What the disk has of a queue: sequence number -> state, delivery count."""
         found = self.store.query(
             "SELECT id & ((1 << 40) - 1), state, delivery_count FROM message WHERE id >> 40 = ?",
-            queue.entity,
+            queue.number,
         )
         return {row[0]: (row[1], row[2]) for row in found}
 
@@ -444,7 +445,7 @@ def test_a_number_that_no_message_can_have_reaches_no_other_queue(rig: Rig, numb
     taker.wants = 1
     rig.namespace.pump_queue(other.dead_letters, rig.now)
     rig.settle(other.dead_letters.defer, taker.got[1].token)
-    assert other.dead_letters.entity == rig.queue.entity | 4
+    assert other.dead_letters.number == rig.queue.number | 4
     assert other.queue.peek(number, 10) == []
     for queue in (rig.queue, other.queue):
         with pytest.raises(MessageNotFoundError):

@@ -41,7 +41,8 @@ from twinbus.broker.descriptions import (
 )
 from twinbus.broker.dialect import Client
 from twinbus.broker.markup import INSTANCE, SERVICE_BUS
-from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Namespace, Trouble, nothing
+from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Interference, Namespace
+from twinbus.broker.queue import nothing
 from twinbus.broker.refusals import (
     BUSY,
     AtomError,
@@ -350,7 +351,7 @@ def fail(full: bool, act: Callable[[Desk], Answer], desk: Desk) -> Answer:
 
 
 def have_fault(condition: str, act: Callable[[Desk], Answer], desk: Desk) -> Answer:
-    desk.namespace.trouble = cast(Trouble, Fault(TroubledError("a fault", condition)))
+    desk.namespace.trouble = cast(Interference, Fault(TroubledError("a fault", condition)))
     return act(desk)
 
 

@@ -16,7 +16,7 @@ from twinbus.broker.refusals import (
     SessionLostError,
     SessionTakenError,
 )
-from twinbus.broker.sessions import Session, SessionQueue, Waiter
+from twinbus.broker.sessions import SessionLock, SessionQueue, Waiter
 
 
 class SessionRig(Rig):
@@ -32,7 +32,7 @@ class SessionRig(Rig):
         """Each text starts with its session's name: "a1" is a message of "a"."""
         self.send(*[message(text, group_id=text[0]) for text in texts])
 
-    def accept(self, name: str, wants: int = 100) -> tuple[Session, Taker]:
+    def accept(self, name: str, wants: int = 100) -> tuple[SessionLock, Taker]:
         taker = Taker(wants)
         session = self.sessions.accept(name, taker, self.now)
         self.pump()
@@ -94,7 +94,7 @@ def test_a_free_session_is_found_behind_any_number_of_messages_of_taken_ones(
 
 def test_whoever_waits_gets_the_first_session_that_has_a_message(rig: SessionRig) -> None:
     taker = Taker(5)
-    granted: list[Session] = []
+    granted: list[SessionLock] = []
     rig.sessions.wait(Waiter(taker, granted.append))
     rig.put("n1")
     assert [session.id for session in granted] == ["n"]
@@ -102,7 +102,7 @@ def test_whoever_waits_gets_the_first_session_that_has_a_message(rig: SessionRig
 
 
 def test_whoever_stopped_waiting_gets_nothing(rig: SessionRig) -> None:
-    granted: list[Session] = []
+    granted: list[SessionLock] = []
     waiter = Waiter(Taker(5), granted.append)
     rig.sessions.wait(waiter)
     rig.sessions.stop_waiting(waiter)
@@ -256,7 +256,7 @@ def steps_behind(deferred: int, folder: Path) -> int:
 
     def find() -> None:
         rig.sessions.accept_next(Taker(), rig.now)
-        assert rig.store.next_session(rig.queue.entity, "") == "b"
+        assert rig.store.next_session(rig.queue.number, "") == "b"
 
     steps = database_steps([rig.store._reader], find)
     assert list(rig.sessions.sessions) == ["b"]

@@ -30,9 +30,9 @@ from twinbus.amqp.sections import (
 )
 from twinbus.amqp.types import Symbol, Timestamp, UByte, UInt, encode
 from twinbus.broker import routing
+from twinbus.broker.burial import Burial
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.expressions import MessageProperties
-from twinbus.broker.queue import Burial
 from twinbus.broker.rules import CorrelationFilter, Rule, SqlFilter, SqlRuleAction
 
 ANNOTATIONS = encode_annotations({Symbol("x-opt-partition-key"): "p", Symbol("mine"): 7})

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from twinbus import envelope
 from twinbus.broker.entity import Entity
-from twinbus.broker.namespace import Namespace, nothing
-from twinbus.broker.queue import Done
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.queue import Done, nothing
 from twinbus.envelope import pack  # the one that ships, whatever stands in its place meanwhile
 from twinbus.failover.states import Failover, State
 from twinbus.homeward.carrier import Carrier, Parcel

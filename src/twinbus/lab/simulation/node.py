@@ -23,11 +23,12 @@ from azure.servicebus.exceptions import (
 
 from twinbus.auth.access_rules import root_rule
 from twinbus.broker.batch import Batch
+from twinbus.broker.burial import Burial
 from twinbus.broker.delivery import payload
 from twinbus.broker.directory import Directory
 from twinbus.broker.entry import Entry
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.queue import Burial, Done, Queue
+from twinbus.broker.queue import Done, Queue
 from twinbus.broker.refusals import (
     EntityDisabledError,
     EntityNotFoundError,
@@ -35,7 +36,7 @@ from twinbus.broker.refusals import (
     RequestError,
     StoreError,
 )
-from twinbus.broker.sessions import Session, SessionQueue, Waiter
+from twinbus.broker.sessions import SessionLock, SessionQueue, Waiter
 from twinbus.broker.store import Store
 from twinbus.health import Health
 from twinbus.lab.simulation.clock import START_MS, Clock
@@ -345,7 +346,7 @@ class Node:
         """As ``receive``, of the next session that is free. The session is held on to."""
         queue = self._queue(path)
         assert isinstance(queue, SessionQueue)
-        taken: list[Session] = []
+        taken: list[SessionLock] = []
         taker = Taker(path, most, lambda: self._later(1, finish), self._tick_after)
         waiter = Waiter(taker, taken.append)
         ended = False

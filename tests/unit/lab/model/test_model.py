@@ -10,9 +10,10 @@ import pytest
 from twinbus.broker import bodies
 from twinbus.broker.batch import Batch
 from twinbus.broker.client_links import Receiver
+from twinbus.broker.duplicates import Duplicates
 from twinbus.broker.entry import SCHEDULED
-from twinbus.broker.namespace import Namespace, nothing
-from twinbus.broker.queue import Queue
+from twinbus.broker.namespace import Namespace
+from twinbus.broker.queue import Queue, nothing
 from twinbus.lab.model.histories import finding, history
 from twinbus.lab.model.play import Played
 from twinbus.lab.model.shrink import as_test, shortest
@@ -59,14 +60,14 @@ def a_body_is_released_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_duplicate_is_never_answered(patch: pytest.MonkeyPatch) -> None:
-    note = Namespace._note_id
+    note = Duplicates.note
 
-    def silent(self: Any, entity: Any, message_id: str, *rest: Any) -> Any:
-        if (entity.id, message_id) in self._pending_ids:
+    def silent(self: Any, entity: Any, message: Any, *rest: Any) -> Any:
+        if (entity.id, str(message.properties.message_id)) in self._pending:
             return None
-        return note(self, entity, message_id, *rest)
+        return note(self, entity, message, *rest)
 
-    patch.setattr(Namespace, "_note_id", silent)
+    patch.setattr(Duplicates, "note", silent)
 
 
 def one_more_than_the_credit_is_delivered(patch: pytest.MonkeyPatch) -> None:
