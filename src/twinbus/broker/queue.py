@@ -99,7 +99,9 @@ class Queue:
         self.closed = False  # from when its deletion is on the way to the disk
         self._owner = owner
         self._new_token, self._wake = owner.new_token, owner.wake  # a look-up less each
-        self._window = Window(partial(store.load, number), self._get, self.taken, last_sequence)
+        self._window = Window(
+            lambda *page: store.load(number, *page), self._get, self.taken, last_sequence
+        )
 
     def check_open(self) -> None:
         if self.closed:
