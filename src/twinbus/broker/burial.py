@@ -41,6 +41,11 @@ def unreadable(error: CodecError) -> tuple[str, str]:
     return UNREADABLE, f"The message cannot be read: {error}."
 
 
+def unconsumed(count: int) -> tuple[str, str]:
+    """Why a message is given up that was handed out so often, and never completed."""
+    return MAX_DELIVERIES, f"Message could not be consumed after {count} delivery attempts."
+
+
 def annotation_fault(entry: Entry) -> CodecError | None:
     """What is wrong with a message's annotations, for nothing else of it is decoded as it is
     handed out."""

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Protocol
 from twinbus.amqp.types import CodecError
 from twinbus.broker.burial import (
     EXPIRED,
-    MAX_DELIVERIES,
     Burial,
     Changes,
     annotation_fault,
     change,
     check_changes,
+    unconsumed,
     unreadable,
 )
 from twinbus.broker.counts import Counts, Totals
@@ -385,8 +385,7 @@ class Queue:
         expired = ready and entry.expires_ms is not None and entry.expires_ms <= now_ms
         whole, fault = self._changed(entry, changes)
         if ready and count >= self.description.max_delivery_count:
-            text = f"Message could not be consumed after {count} delivery attempts."
-            fault = fault or (MAX_DELIVERIES, text)
+            fault = fault or unconsumed(count)
         elif expired and self.description.dead_lettering_on_expiration:
             fault = fault or EXPIRED
         if fault is not None:
