@@ -17,7 +17,7 @@ from twinbus.broker.refusals import StoreError
 from twinbus.broker.schema import SEQUENCE_BITS, row_id
 
 if TYPE_CHECKING:
-    from twinbus.broker.served import Service
+    from twinbus.broker.served import ServedAct
 
 Row = tuple[Any, ...]
 
@@ -80,7 +80,7 @@ class Batch:
     changes: dict[int, Change] = field(default_factory=dict)
     bodies: dict[int, bytes] = field(default_factory=dict)
     callbacks: list[Callback] = field(default_factory=list)
-    records: list[Service] = field(default_factory=list)  # for a ledger, if one is kept
+    records: list[ServedAct] = field(default_factory=list)  # for a ledger, if one is kept
     size: int = 0
 
     def __bool__(self) -> bool:

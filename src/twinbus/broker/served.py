@@ -60,7 +60,7 @@ class _Line:
     message_ids: list[Any] = field(default_factory=list)
 
 
-class Service(NamedTuple):
+class ServedAct(NamedTuple):
     """One thing that was done: to what, and with which message."""
 
     operation: Operation
@@ -122,59 +122,59 @@ class ServedRecords(NoRecords):
 
     def sent(self, operation: Operation, entity: Entity, admitted: Sequence[Admitted]) -> None:
         for entry, message, _ in admitted:
-            act = Operation.PING if message.properties.content_type == PING else operation
-            service = Service(act, entity.path, _ref(entity.path, message), entry.size)
-            self._served.duplicates.batch_of(entity, message).records.append(service)
+            done = Operation.PING if message.properties.content_type == PING else operation
+            act = ServedAct(done, entity.path, _ref(entity.path, message), entry.size)
+            self._served.duplicates.batch_of(entity, message).records.append(act)
 
     def forwarded(self, source: str, target: str, message: Message, size: int) -> None:
         ref = MessageRef(message.properties.message_id, target)
-        self._store.batch.records.append(Service(Operation.FORWARD, source, ref, size))
+        self._store.batch.records.append(ServedAct(Operation.FORWARD, source, ref, size))
 
     def buried(self, source: str, burial: Burial) -> None:
         if not burial.is_asked:
             ref = _stored_ref(source, burial.entry)
-            service = Service(Operation.DEAD_LETTER, source, ref, is_given_up=True)
-            self._store.batch.records.append(service)
+            act = ServedAct(Operation.DEAD_LETTER, source, ref, is_given_up=True)
+            self._store.batch.records.append(act)
 
     def settled(self, operation: Operation, queue: Queue, tokens: Sequence[bytes]) -> None:
         for token in tokens:
             lock = queue.locks.get(token)
             ref = _NOBODY if lock is None else lock.ref or _NOBODY
-            self._store.batch.records.append(Service(operation, queue.path, ref))
+            self._store.batch.records.append(ServedAct(operation, queue.path, ref))
 
     def committed(self, batch: Batch) -> None:
         # What was given up comes after what led to it, an abandoning or a send.
-        for service in sorted(batch.records, key=_is_given_up):
-            self._note(service)
+        for act in sorted(batch.records, key=_is_given_up):
+            self._note(act)
 
     def delivered(self, queue: Queue, entry: Entry, token: bytes, *, deletes: bool) -> None:
         ref = _stored_ref(queue.path, entry)
-        self._note(Service(Operation.RECEIVE, queue.path, ref, entry.size))
+        self._note(ServedAct(Operation.RECEIVE, queue.path, ref, entry.size))
         lock = queue.locks.get(token)
         if lock is not None:
             lock.ref = ref
         if deletes:  # one charge, and the message is done with
-            self._note(Service(Operation.COMPLETE, queue.path, ref), charged=0)
+            self._note(ServedAct(Operation.COMPLETE, queue.path, ref), charged=0)
 
     def found_nothing(self, path: str) -> None:
-        self._note(Service(Operation.EMPTY_RECEIVE, path, _NOBODY))
+        self._note(ServedAct(Operation.EMPTY_RECEIVE, path, _NOBODY))
 
     def answering(self, name: str, request: Request) -> None:
         if name in _BY_MESSAGE:
             return
         operation = Operation.RENEW if name in _RENEWALS else Operation.MANAGE
-        service = Service(operation, request.queue.path, _NOBODY)
+        act = ServedAct(operation, request.queue.path, _NOBODY)
         reply = request.reply
 
         def answer(result: Reply) -> None:
             if result.status < 300:
-                self._note(service)
+                self._note(act)
             reply(result)
 
         request.reply = answer
 
     def managed(self, path: str) -> None:
-        self._note(Service(Operation.MANAGE, path, _NOBODY), Cause.NORMAL)
+        self._note(ServedAct(Operation.MANAGE, path, _NOBODY), Cause.NORMAL)
 
     def post(self, now_ms: int) -> None:
         if self._lines:
@@ -199,10 +199,8 @@ class ServedRecords(NoRecords):
                 at=now_ms / 1000 + number / 1e6,  # apart, so that they keep their order
             )
 
-    def _note(
-        self, service: Service, cause: Cause | None = None, charged: int | None = None
-    ) -> None:
-        operation, path, ref, size, is_given_up = service
+    def _note(self, act: ServedAct, cause: Cause | None = None, charged: int | None = None) -> None:
+        operation, path, ref, size, is_given_up = act
         key = _Key(operation, cause or _why(operation, path), path, ref.destination)
         line = self._lines.get(key)
         if line is None:
@@ -215,8 +213,8 @@ class ServedRecords(NoRecords):
             line.message_ids.append(ref.message_id)
 
 
-def _is_given_up(service: Service) -> bool:
-    return service.is_given_up
+def _is_given_up(act: ServedAct) -> bool:
+    return act.is_given_up
 
 
 def _stored_ref(path: str, entry: Entry) -> MessageRef:
