@@ -1,7 +1,7 @@
 """A namespace: what becomes of a message that is sent to it.
 
     send -> admit -> duplicate? dropped                                          `duplicates`
-                  -> due later? kept until then                                  `upkeep`
+                  -> due later? kept until then                                  `housekeeping`
                   -> place -> topic?     a copy for each whose rules match       `publishing`
                            -> forwarded? on to the next entity                   `forwarding`
                            -> queue or subscription                              `queue`
@@ -33,6 +33,7 @@ from twinbus.broker.duplicates import Duplicates
 from twinbus.broker.entity import Entity
 from twinbus.broker.entry import LAST_MS, PING, SCHEDULED, Entry, lifetime
 from twinbus.broker.forwarding import NO_SESSION, Forwarding
+from twinbus.broker.housekeeping import Housekeeping
 from twinbus.broker.publishing import Publishing
 from twinbus.broker.queue import Done, Queue, nothing
 from twinbus.broker.refusals import (
@@ -47,7 +48,6 @@ from twinbus.broker.refusals import (
 from twinbus.broker.served import NoRecords
 from twinbus.broker.store import Store
 from twinbus.broker.stored import pack_flags
-from twinbus.broker.upkeep import Upkeep
 from twinbus.health import Health
 from twinbus.ledger import LedgerError, Operation
 
@@ -122,7 +122,7 @@ class Namespace:
         self.dead_letters = DeadLetters(self)
         self.forwarding = Forwarding(self)
         self._publishing = Publishing(self)
-        self._upkeep = Upkeep(self)
+        self._housekeeping = Housekeeping(self)
         self.directory = Directory(name, store, rules, self)
         self.directory.on_update = self.forwarding.updated
         for entity in self.directory.entities():
@@ -302,11 +302,11 @@ class Namespace:
             self.health.failed("delivery", queue.path, error)
             self._faltering[queue] = None
         if queue.has_locks:
-            self._upkeep.has_locks(queue)
+            self._housekeeping.has_locks(queue)
 
     def tick(self, now_ms: int) -> None:
         """Time passes."""
-        self._upkeep.tick(now_ms)
+        self._housekeeping.tick(now_ms)
         self._awake |= self._faltering
         self._faltering.clear()
         self.pump(now_ms)

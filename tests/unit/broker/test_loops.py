@@ -134,7 +134,7 @@ def test_what_falls_due_elsewhere_appears(
     pair.tick(RETRY_MS)
     assert [got.text for got in again.got] == ["later"], "it appears when that is mended"
     pair.tick(RETRY_MS)
-    assert pair.namespace._upkeep._stuck == {}
+    assert pair.namespace._housekeeping._stuck == {}
 
 
 def test_a_thousand_that_cannot_appear_do_not_hide_one_that_can(

@@ -26,7 +26,7 @@ _HOUSEKEEPING_MS = 10_000
 _RETRY_MS = 10_000
 
 
-class Upkeep:
+class Housekeeping:
     """Of one namespace, which tells it what to look after, and when."""
 
     def __init__(self, namespace: Namespace) -> None:
