@@ -6,7 +6,7 @@ Spark ends its Python workers without a word, so nothing is left to be written l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from twinbus.auth.credentials import Secret
@@ -27,7 +27,28 @@ class _Known(NamedTuple):
 _UNKNOWN = _Known("", None, 0)
 
 
-class Books:
+class NoBooks:
+    """Those of who has no ledger."""
+
+    def received(self, rows: Iterable[Row]) -> None:
+        """These are under lock now."""
+
+    def sent(self, destination: str, parcels: Sequence[Parcel]) -> None:
+        """They are home."""
+
+    def settled(
+        self, operation: Operation, queue: str, tokens: Sequence[UUID], lost: Sequence[UUID]
+    ) -> None:
+        """All of these but the lost."""
+
+    def close(self) -> None:
+        """The task is over."""
+
+
+NO_BOOKS: Final = NoBooks()
+
+
+class Books(NoBooks):
     """Of one task, between two namespaces."""
 
     def __init__(self, where: str, primary: Secret, secondary: Secret) -> None:

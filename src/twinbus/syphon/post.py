@@ -19,7 +19,7 @@ from twinbus.ledger import Operation
 from twinbus.sdk.links import Links, links
 from twinbus.sdk.raw import RawReceiver, RawSender
 from twinbus.spark.machine import MachineTimes
-from twinbus.syphon.books import Books
+from twinbus.syphon.books import NO_BOOKS, Books, NoBooks
 
 T = TypeVar("T")
 
@@ -45,16 +45,13 @@ class SdkPost(MachineTimes):
     """Sends on the primary, settles on the secondary, with the plain SDK: a message that goes home
     must not be diverted again."""
 
-    def __init__(self, primary: Secret, secondary: Secret, kept: Links | None = None) -> None:
+    def __init__(
+        self, primary: Secret, secondary: Secret, kept: Links, books: NoBooks = NO_BOOKS
+    ) -> None:
         self._primary = primary
         self._secondary = secondary
-        self._links = kept or links()
-
-    def received(self, rows: Sequence[Row]) -> None:
-        """These are under lock now."""
-
-    def close(self) -> None:
-        """The task is over."""
+        self._links = kept
+        self._books = books
 
     def limit(self, destination: str) -> int:
         def ready(sender: RawSender) -> int:
@@ -66,6 +63,7 @@ class SdkPost(MachineTimes):
     def send(self, destination: str, parcels: Sequence[Parcel]) -> None:
         messages = [parcel.message for parcel in parcels]
         self._asked(destination, lambda sender: sender.send(messages))
+        self._books.sent(destination, parcels)
 
     def _asked(self, destination: str, act: Callable[[RawSender], T]) -> T:
         return asked(lambda: act(self._links.sender(self._primary, destination)))
@@ -100,36 +98,9 @@ class SdkPost(MachineTimes):
         tokens: Sequence[UUID],
         settle: Callable[[Sequence[UUID]], list[UUID]],
     ) -> list[UUID]:
-        return settled(tokens, settle, self)
-
-
-class BookedPost(SdkPost):
-    """One that writes down what it did."""
-
-    def __init__(self, primary: Secret, secondary: Secret, books: Books) -> None:
-        super().__init__(primary, secondary)
-        self._books = books
-
-    def received(self, rows: Sequence[Row]) -> None:
-        self._books.received(rows)
-
-    def send(self, destination: str, parcels: Sequence[Parcel]) -> None:
-        super().send(destination, parcels)
-        self._books.sent(destination, parcels)
-
-    def _settled(
-        self,
-        operation: Operation,
-        queue: str,
-        tokens: Sequence[UUID],
-        settle: Callable[[Sequence[UUID]], list[UUID]],
-    ) -> list[UUID]:
-        lost = super()._settled(operation, queue, tokens, settle)
+        lost = settled(tokens, settle, self)
         self._books.settled(operation, queue, tokens, lost)
         return lost
-
-    def close(self) -> None:
-        self._books.close()
 
 
 class SdkWorld(SdkPost):
@@ -166,15 +137,14 @@ def carry(
     ledger: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """A Spark task of a round: rows of the backlog in, tallies out."""
-    pair = primary, secondary
-    post = SdkPost(*pair) if ledger is None else BookedPost(*pair, Books(ledger, *pair))
-    carrier = Carrier(post, orders)
+    books = NO_BOOKS if ledger is None else Books(ledger, primary, secondary)
+    carrier = Carrier(SdkPost(primary, secondary, links(), books), orders)
     for batch in batches:
         rows = list(rows_of(batch))
-        post.received(rows)
+        books.received(rows)
         carrier.carry(rows)
     tallies = carrier.finish()
-    post.close()
+    books.close()
     yield tallies_batch(tallies)
 
 
