@@ -34,8 +34,8 @@ DELETE FROM body
 WHERE holders <= 0 AND id IN (SELECT body FROM message WHERE id BETWEEN ? AND ?)
 """
 _RECOUNT = """
-UPDATE body SET holders = (SELECT count FROM held WHERE held.body = body.id)
-WHERE holders IS NOT (SELECT count FROM held WHERE held.body = body.id)
+UPDATE body SET holders = (SELECT count FROM counted WHERE counted.body = body.id)
+WHERE holders IS NOT (SELECT count FROM counted WHERE counted.body = body.id)
 """
 
 
@@ -56,10 +56,10 @@ def recount(link: sqlite3.Connection) -> int:
     """Count all over again, for a file whose counts cannot be relied on; answers how many were
     wrong. Every body must have a row. Reads the whole file."""
     link.execute(
-        "CREATE TEMP TABLE held AS "
+        "CREATE TEMP TABLE counted AS "
         "SELECT body, count(*) AS count FROM message WHERE body IS NOT NULL GROUP BY body"
     )
-    link.execute("CREATE UNIQUE INDEX temp.held_body ON held (body)")
+    link.execute("CREATE UNIQUE INDEX temp.counted_body ON counted (body)")
     wrong = link.execute(_RECOUNT).rowcount
-    link.execute("DROP TABLE held")
+    link.execute("DROP TABLE counted")
     return wrong

@@ -328,7 +328,6 @@ class Namespace:
         self.health.attempt("ledger", self.name, self.books.post, now_ms)
 
     def _count(self, batch: Batch) -> None:
-        self.books.committed(batch)
         for number, change in batch.changes.items():
             queue = self.directory.find(number)
             if queue is None:
@@ -346,6 +345,7 @@ class Namespace:
             topic = (queue.entity.parent or queue.entity).topic
             if topic is not None:
                 topic.bytes += change.bytes
+        self.books.committed(batch)
 
 
 def _due(message: Message, now_ms: int) -> int | None:

@@ -24,14 +24,14 @@ Get = Callable[[int], Entry | None]
 
 
 class Window:
-    """Ready messages in order. ``held`` are the sequence numbers that somebody has a lock on."""
+    """Ready messages in order. ``taken`` are those that nobody else may have."""
 
-    __slots__ = ("_get", "_held", "_load", "_loaded_to", "_ready", "_returned", "_tail")
+    __slots__ = ("_get", "_load", "_loaded_to", "_ready", "_returned", "_tail", "_taken")
 
-    def __init__(self, load: Load, get: Get, held: Container[int], tail: int) -> None:
+    def __init__(self, load: Load, get: Get, taken: Container[int], tail: int) -> None:
         self._load = load
         self._get = get
-        self._held = held
+        self._taken = taken
         self._ready: deque[Entry] = deque()
         self._returned: list[int] = []
         self._loaded_to = 0
@@ -71,7 +71,7 @@ class Window:
         while self._returned and (not self._ready or self._returned[0] < self._ready[0].sequence):
             entry = self._get(self._returned[0])  # read before it is forgotten: a disk may fail
             heapq.heappop(self._returned)
-            if entry is not None and entry.state == 0 and entry.sequence not in self._held:
+            if entry is not None and entry.state == 0 and entry.sequence not in self._taken:
                 return entry
         if not self._ready and self._loaded_to < self._tail:
             self._fill()
@@ -84,7 +84,7 @@ class Window:
                 self._loaded_to = self._tail
                 return
             self._loaded_to = page[-1].sequence
-            self._ready.extend(entry for entry in page if entry.sequence not in self._held)
+            self._ready.extend(entry for entry in page if entry.sequence not in self._taken)
 
     def shed(self) -> None:
         """Forget the page: nobody wants it now, and the disk has it."""
