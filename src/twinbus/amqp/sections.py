@@ -46,6 +46,7 @@ _NAMES = {
     b"amqp:footer:map": FOOTER,
 }
 
+_HEAD, _BEHIND = range(HEADER, BODY), range(BODY, FOOTER + 1)
 _HEADS = [b"\x00\x53" + bytes((code,)) for code in range(256)]
 
 _AS_IT_IS: dict[int, Any] = {}
@@ -133,20 +134,20 @@ class Sections:
     __slots__ = ("_raw", "_read")
 
     def __init__(self, message: bytes) -> None:
-        self._raw: dict[int, bytes] = {}
+        raw = self._raw = dict[int, bytes]()
         self._read: dict[int, Any] = {}
         bodies: list[bytes] = []
         try:
             for code, pos, start, end in walk(message):
-                if BODY <= code <= FOOTER:
+                if code in _BEHIND:
                     bodies.append(message[pos:end])
-                elif HEADER <= code < BODY and code not in self._raw:
-                    self._raw[code] = message[start:end]
+                elif code in _HEAD and code not in raw:
+                    raw[code] = message[start:end]
                 else:
                     raise CodecError(f"the section {code:#x} does not belong there, or comes twice")
         except CodecError as error:
             raise CodecError(f"the bytes are not an encoded message: {error}") from error
-        self._raw[BODY] = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+        raw[BODY] = bodies[0] if len(bodies) == 1 else b"".join(bodies)
 
     @property
     def body(self) -> bytes:
@@ -171,29 +172,31 @@ class Sections:
         return fields + [None] * (FIELDS - len(fields))
 
     def _decoded(self, code: int, kind: type[K]) -> K:
-        if code not in self._read:
+        found: K | None = self._read.get(code)
+        if found is None:
             raw = self._raw.get(code)
-            try:
-                value = decode_foreign(raw, 0)[0] if raw else None
-            except CodecError as error:
-                raise CodecError(f"a section of the message is damaged: {error}") from error
-            if value is None:
-                value = kind()
-            elif type(value) is not kind:
-                name = type(value).__name__
-                raise CodecError(f"a section of the message is {name}, of all things")
-            self._read[code] = value
-        found: K = self._read[code]
+            found = self._read[code] = _value(raw, kind) if raw else kind()
         return found
 
     def joined(self, changes: Mapping[int, list[Any] | dict[Any, Any]] = _AS_IT_IS) -> bytes:
         """The message, with other sections in its head; an empty one is left out."""
-        head = []
-        for code in range(HEADER, BODY):
-            raw = self._raw.get(code) if code not in changes else _written(changes[code])
-            if raw:
-                head.append(_HEADS[code] + raw)
-        return b"".join((*head, self._raw[BODY]))
+        raw = self._raw
+        if changes:
+            raw = {**raw, **{code: _written(value) for code, value in changes.items()}}
+        head = [_HEADS[code] + raw[code] for code in _HEAD if raw.get(code)]
+        return b"".join((*head, raw[BODY]))
+
+
+def _value(raw: bytes, kind: type[K]) -> K:
+    try:
+        value = decode_foreign(raw, 0)[0]
+    except CodecError as error:
+        raise CodecError(f"a section of the message is damaged: {error}") from error
+    if type(value) is kind:
+        return value
+    if value is None:
+        return kind()
+    raise CodecError(f"a section of the message is {type(value).__name__}, of all things")
 
 
 def _written(value: list[Any] | dict[Any, Any]) -> bytes:
