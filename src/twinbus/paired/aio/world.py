@@ -19,9 +19,6 @@ from twinbus.health import Health
 
 _LOGGER = logging.getLogger("twinbus.paired")
 
-# How a wait ends when whoever waits has had enough of it.
-CANCELLED: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
-
 
 class Lock:
     """One at a time, for those who will wait only so long."""
@@ -111,7 +108,8 @@ class World:
     """The time, chance, and jobs in the background that end when their owner does. What fails in a
     job is logged."""
 
-    cancelled = CANCELLED
+    # How a wait ends when whoever waits has had enough of it.
+    cancelled: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
 
     def __init__(self) -> None:
         self.chance = random.Random()  # noqa: S311  to spread load is all that it is for

@@ -1,7 +1,7 @@
 # Generated from ../aio/pairing.py by tools/unasync.py; change that file, not this one.
 """A primary and its secondary, paired: who is out, who is asked, who goes where.
 
-The states are ``failover``'s, the rotation ``backlog``'s; this is what acts on them. There is a job
+The states and the rotation are ``failover``'s; this is what acts on them. There is a job
 for an entity only while it is in trouble: it waits out the failover interval, then pings.
 """
 

@@ -22,9 +22,6 @@ _LOGGER = logging.getLogger("twinbus.paired")
 # How often jobs that do not end are told to.
 JOIN_S = 0.05
 
-# A thread cannot be cancelled: its waits end with an answer or a time-out.
-CANCELLED: tuple[type[BaseException], ...] = ()
-
 
 class Lock:
     """One at a time, for those who will wait only so long."""
@@ -85,7 +82,8 @@ class World:
     say how its waiting can be broken off.
     """
 
-    cancelled = CANCELLED
+    # A thread cannot be cancelled: its waits end with an answer or a time-out.
+    cancelled: tuple[type[BaseException], ...] = ()
 
     def __init__(self) -> None:
         self.chance = random.Random()  # noqa: S311  to spread load is all that it is for
