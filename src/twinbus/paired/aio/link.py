@@ -16,7 +16,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.classifier import Classifier, Judge, Verdict, classify
-from twinbus.paired.aio.busy import OutwaitsBusy
+from twinbus.paired.aio.busy import patient
 from twinbus.paired.aio.world import Lock, World
 from twinbus.paired.outgoing import IdentifyingTransportAsync, Outgoing, OutgoingBatch, is_encodable
 from twinbus.sdk import upkeep_aio as upkeep
@@ -73,12 +73,13 @@ class Side(NamedTuple):
     link: Callable[[str], EntityLink]
 
 
-class SharedSender(OutwaitsBusy, ServiceBusSender):  # type: ignore[misc]  # the SDK's own mix
+class SharedSender(ServiceBusSender):
     """Made by ``adopt``."""
 
     _turn: Lock
     _world: World
     _judge: Judge
+    _backoff = patient(ServiceBusSender._backoff)
     last_used: float
     _last_failure: tuple[float, Exception] | None
     _open_within: float | None

@@ -13,15 +13,18 @@ from typing import Any
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
 
-from twinbus.paired.aio.busy import OutwaitsBusy
+from twinbus.paired.aio.busy import patient
+from twinbus.paired.aio.world import World
 from twinbus.paired.ping import is_ping
 from twinbus.sdk.upkeep import become
 
 
-class MessageReceiver(OutwaitsBusy, ServiceBusReceiver):  # type: ignore[misc]  # the SDK's mix
+class MessageReceiver(ServiceBusReceiver):
     """A ``ServiceBusReceiver`` of a queue or subscription, made by a ``MessagingFactory``."""
 
     _factory: Any
+    _world: World
+    _backoff = patient(ServiceBusReceiver._backoff)
 
     async def receive_messages(
         self, max_message_count: int | None = 1, max_wait_time: float | None = None

@@ -6,32 +6,30 @@ The documents want each part of an application to do so by itself. The SDK would
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from twinbus.paired.blocking.world_blocking import World
-
 BUSY_S = 10.0
 
 
-class OutwaitsBusy:
-    """Of the SDK's senders and receivers, which have it before the SDK's class."""
-
-    _world: World
+def patient(sdk_backoff: Callable[..., None]) -> Any:
+    """The pause before a sender or receiver of the SDK's tries again, if the server was not busy.
+    Raises the error if the caller has no ten seconds."""
 
     def _backoff(
-        self,
+        self: Any,
         retried_times: int,
-        last_exception: Any,
+        last_exception: Exception,
         abs_timeout_time: float | None = None,
         entity_name: str | None = None,
     ) -> None:
-        """Before the SDK tries again. Raises the error if the caller has no ten seconds."""
         if not isinstance(last_exception, ServiceBusServerBusyError):
-            sdk: Any = super()
-            sdk._backoff(retried_times, last_exception, abs_timeout_time, entity_name)
+            sdk_backoff(self, retried_times, last_exception, abs_timeout_time, entity_name)
             return
         if abs_timeout_time is not None and self._world.now() + BUSY_S > abs_timeout_time:
             raise last_exception
         self._world.sleep(BUSY_S)
+
+    return _backoff

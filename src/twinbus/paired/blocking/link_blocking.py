@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.classifier import Classifier, Judge, Verdict, classify
-from twinbus.paired.blocking.busy_blocking import OutwaitsBusy
+from twinbus.paired.blocking.busy_blocking import patient
 from twinbus.paired.blocking.world_blocking import Lock, World
 from twinbus.paired.outgoing import IdentifyingTransport, Outgoing, OutgoingBatch, is_encodable
 from twinbus.sdk import upkeep
@@ -74,12 +74,13 @@ class Side(NamedTuple):
     link: Callable[[str], EntityLink]
 
 
-class SharedSender(OutwaitsBusy, ServiceBusSender):  # type: ignore[misc]  # the SDK's own mix
+class SharedSender(ServiceBusSender):
     """Made by ``adopt``."""
 
     _turn: Lock
     _world: World
     _judge: Judge
+    _backoff = patient(ServiceBusSender._backoff)
     last_used: float
     _last_failure: tuple[float, Exception] | None
     _open_within: float | None

@@ -13,15 +13,18 @@ from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
 
-from twinbus.paired.blocking.busy_blocking import OutwaitsBusy
+from twinbus.paired.blocking.busy_blocking import patient
+from twinbus.paired.blocking.world_blocking import World
 from twinbus.paired.ping import is_ping
 from twinbus.sdk.upkeep import become
 
 
-class MessageReceiver(OutwaitsBusy, ServiceBusReceiver):  # type: ignore[misc]  # the SDK's mix
+class MessageReceiver(ServiceBusReceiver):
     """A ``ServiceBusReceiver`` of a queue or subscription, made by a ``MessagingFactory``."""
 
     _factory: Any
+    _world: World
+    _backoff = patient(ServiceBusReceiver._backoff)
 
     def receive_messages(
         self, max_message_count: int | None = 1, max_wait_time: float | None = None
