@@ -6,18 +6,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.conversations import NOW, Conversation
 from tests.unit.broker.snapshot import snapshot
 from tests.unit.broker.test_admission import NOISE, UNREADABLE_MAPS, Yard, around, section
 from tests.unit.broker.test_queue import Answer, message
 
-from twinbus.amqp.types import ULong, encode
+from twinbus.amqp.lifecycle import LinkState
+from twinbus.amqp.link_endpoint import RECEIVER
+from twinbus.amqp.performatives import Source, Target
+from twinbus.amqp.types import Described, ULong, encode
 from twinbus.broker import publishing
+from twinbus.broker.client_links import SESSION_FILTER
 from twinbus.broker.descriptions import QueueDescription, Status, TopicDescription
 from twinbus.broker.entity import Entity
-from twinbus.broker.management import OPERATIONS
+from twinbus.broker.management import OPERATIONS, serve
 from twinbus.broker.refusals import RefusalError, StoreError
 from twinbus.broker.requests import Request
 
@@ -189,3 +195,28 @@ def test_what_an_action_fails_at_is_its_subscriptions_alone(
     assert yard.ids(yard.sub("all").queue)[-2:] == ["m", "after"]
     assert yard.ids(yard.sub("red").queue) == ["m"]
     assert yard.ids(yard.sub("acting").queue) == []
+
+
+def test_what_is_refused_is_no_use_of_an_entity(tmp_path: Path) -> None:
+    """Which would keep one that nobody can use from being deleted when it is idle."""
+    talk = Conversation(tmp_path)
+    entity = talk.namespace.directory.entity("orders")
+    entity.accessed_ms = 0
+    cbs: Any = SimpleNamespace(require=lambda path, claim: None)
+    replies: list[int] = []
+
+    def ask(name: str, body: Any) -> int:
+        values = {"operation": f"com.microsoft:{name}"}
+        told = lambda properties, body: replies.append(properties["statusCode"])  # noqa: E731
+        serve(talk.namespace, cbs, "orders", values, body, lambda: NOW, told)
+        return replies[-1]
+
+    assert ask("schedule-message", {"messages": [{"message": NOISE}]}) == 400
+    assert ask("peek-message", {}) == 400
+    source = Source("orders", filter={SESSION_FILTER: Described(SESSION_FILTER, "s")})
+    link = talk.session.attach("refused", RECEIVER, source=source, target=Target("orders"))
+    talk.exchange()
+    assert link.state is not LinkState.ATTACHED
+    assert entity.accessed_ms == 0
+    assert ask("peek-message", {"from-sequence-number": 0, "message-count": 1}) == 204
+    assert entity.accessed_ms == NOW
