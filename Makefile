@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Some machines have Python compile every module anew in every process; the tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup drill test quick test-times coverage lint docs unit sim model lock bench bench-broker bench-paired bench-syphon bench-ledger \
+.PHONY: setup drill test quick test-times coverage lint docs unit sim model mutants lock bench bench-broker bench-paired bench-syphon bench-ledger \
 	generate conformance-mutations screenshot interop clean
 
 setup: $(STAMP)
@@ -88,6 +88,11 @@ sim: setup
 # on a model of Service Bus; MODEL="--seeds 0-99 --steps 500" plays others. The tests play sixty.
 model: setup
 	$(BIN)/python tools/model.py $(MODEL)
+
+# Small mutations of the pure cores, and whether the tests notice: 200 by seed, for twenty minutes at
+# most. MUTANTS="--seed 2 --sample 50 broker/queue" takes others, "--only broker/queue#17" one again.
+mutants: setup
+	$(BIN)/python -m tools.mutants $(MUTANTS)
 
 # Everything beside what people would use instead, about half an hour, into docs/performance.md.
 # PARTS="rabbitmq syphon" runs only those again; QUICK=1 rehearses all of it in some minutes.
