@@ -186,7 +186,7 @@ def make_map(workers: int) -> Map:
         subprocess.run(
             [sys.executable, "-c", code, str(file.relative_to(ROOT)), str(unready)],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{SOURCE.parent}"},
             stdout=subprocess.DEVNULL,
             check=True,
         )
