@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from twinbus import envelope
 from twinbus.broker.entity import Entity
+from twinbus.broker.lock import Consumer, Holder
 from twinbus.broker.namespace import Namespace
-from twinbus.broker.queue import Done, nothing
+from twinbus.broker.queue import Done, Queue, nothing
+from twinbus.broker.window import Window
 from twinbus.envelope import pack  # the one that ships, whatever stands in its place meanwhile
 from twinbus.failover.states import Failover, State
 from twinbus.homeward.carrier import Carrier, Parcel
@@ -29,6 +32,8 @@ class Bug(StrEnum):
     ACKNOWLEDGE_FIRST = "acknowledge-before-commit"  # the broker says yes before the disk does
     RESTORE_ANYWAY = "restore-after-failed-ping"  # an entity is healthy whatever a ping says
     OVERTAKE = "overtake"  # the syphon does not mind what was left behind
+    ONE_TOO_MANY = "exceed-credit"  # a queue hands out one message more than was asked for
+    OUTLIVE = "outlive-a-lock"  # a lock ends a minute late
 
 
 class SettlesFirst(Carrier):
@@ -74,6 +79,32 @@ class RestoresAnyway(Failover):
         return (State.HEALTHY,)
 
 
+def generous_serve(
+    self: Queue,
+    consumer: Consumer,
+    window: Window,
+    now_ms: int,
+    owner: Holder | None = None,
+    *,
+    once: bool = False,
+) -> bool:
+    while consumer.demand() >= 0:
+        entry = self.take(window, now_ms)
+        if entry is None:
+            return False
+        self.hand(entry, consumer, now_ms, owner)
+        if once:
+            return True
+    return False
+
+
+expire_locks = Queue.expire_locks
+
+
+def late_expire_locks(self: Queue, now_ms: int) -> None:
+    expire_locks(self, now_ms - 60_000)
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a world is made of."""
@@ -82,6 +113,7 @@ class Parts:
     pack: Pack = envelope.pack
     namespace: MakesNamespace = Namespace
     failover: Callable[[float], Failover] = Failover
+    patches: tuple[tuple[Any, str, Any], ...] = ()  # what has another thing under a name
 
 
 PARTS: dict[Bug, Parts] = {
@@ -91,4 +123,6 @@ PARTS: dict[Bug, Parts] = {
     Bug.ACKNOWLEDGE_FIRST: Parts(namespace=AcknowledgesFirst),
     Bug.RESTORE_ANYWAY: Parts(failover=RestoresAnyway),
     Bug.OVERTAKE: Parts(carrier=Overtakes),
+    Bug.ONE_TOO_MANY: Parts(patches=((Queue, "serve", generous_serve),)),
+    Bug.OUTLIVE: Parts(patches=((Queue, "expire_locks", late_expire_locks),)),
 }

@@ -11,13 +11,24 @@ from dataclasses import dataclass
 
 from twinbus import envelope
 from twinbus.amqp.message import Message, application_properties
+from twinbus.broker.burial import EXPIRED, MAX_DELIVERIES
 from twinbus.broker.entry import Entry
 from twinbus.lab.simulation.clock import START_MS, Clock
-from twinbus.lab.simulation.letter import Letter, id_of
+from twinbus.lab.simulation.letter import STAMP, Letter, id_of
 from twinbus.lab.simulation.node import HandedOut, Node
 from twinbus.lab.simulation.seed import SeedPlan
-from twinbus.lab.simulation.topology import DETECTING, SUBSCRIPTIONS
+from twinbus.lab.simulation.topology import DETECTING, MOST_DELIVERIES, NORTH, SUBSCRIPTIONS, WEST
 from twinbus.lab.verdict import Attempt, Judgement, Receipt, judge
+
+
+@dataclass(slots=True)
+class Fate:
+    """What a delivered message's receivers were told."""
+
+    ended: str = ""  # how, if that was acknowledged
+    returns: int = 0  # that were acknowledged, and count as deliveries
+    is_deferred: bool = False
+    stamps: tuple[int, ...] = ()  # any of these it may have; the first was acknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,8 @@ class History:
         self._deliveries: list[HandedOut] = []
         self._numbers: dict[tuple[str, str, str], int] = {}  # by queue, destination and id
         self._pinged_at: dict[str, int] = {}
+        self._fates: dict[tuple[int, int], Fate] = {}
+        self._aside: list[HandedOut] = []  # dead-lettered by receivers, who were told so
 
     # ------------------------------------------------------------ what happens
 
@@ -84,12 +97,49 @@ class History:
 
     def received(self, delivery: HandedOut) -> None:
         id_ = id_of(delivery)
-        self.tell(delivery.path, f"delivers {id_} as {delivery.number}")
-        self._deliveries.append(delivery)
+        again = delivery.key in self._fates
+        self.tell(delivery.path, f"delivers {id_} as {delivery.number}{' again' * again}")
+        fate = self._fates.setdefault(delivery.key, Fate())
+        stamp = application_properties(delivery.bare).get(STAMP, 0)
+        if fate.ended:
+            self.breach(f"{id_} came again though it was told that {fate.ended} was done")
+        if fate.is_deferred and not delivery.deferred:
+            self.breach(f"{id_} came though it was deferred")
+        if not fate.returns <= delivery.count <= delivery.before:
+            told = f"not between {fate.returns} and {delivery.before}"
+            self.breach(f"{id_} counts {delivery.count} deliveries, {told}")
+        if stamp not in (fate.stamps or (0,)):
+            self.breach(f"{id_} has the stamp {stamp}, not one of {fate.stamps}")
+        if not again:
+            self._deliveries.append(delivery)
         letter = self._letters.get(id_)
         wrong = letter and letter.differs(delivery, deducts=self._plan.deducts)
         if wrong:
-            self.breaches.append(f"{id_} was altered: {wrong}")
+            self.breach(f"{id_} was altered: {wrong}")
+
+    def settling(self, act: str, some: Sequence[HandedOut], stamp: int) -> None:
+        names = ", ".join(f"{id_of(each)} as {each.number}" for each in some)
+        self.tell(some[0].path, f"is asked to {act} {names}")
+        if act in ("abandon", "defer"):
+            for each in some:
+                fate = self._fates[each.key]
+                fate.stamps = (*(fate.stamps or (0,)), stamp)
+
+    def settled(self, act: str, delivery: HandedOut, stamp: int) -> None:
+        """Its receiver was told so."""
+        fate = self._fates[delivery.key]
+        if act in ("complete", "dead-letter"):
+            fate.ended = act
+            if act == "dead-letter":
+                self._aside.append(delivery)
+        else:
+            fate.returns += 1
+            fate.is_deferred |= act == "defer"
+            fate.stamps = fate.stamps[fate.stamps.index(stamp) :]
+
+    def breach(self, what: str) -> None:
+        self.tell("promise", f"not kept: {what}")
+        self.breaches.append(what)
 
     # ------------------------------------------------------------ what came of it
 
@@ -107,12 +157,18 @@ class History:
         self._breach("lost", verdict.lost.ids)
         self._breach("unexpected", verdict.unexpected.ids)
         self._breach("still waiting", verdict.waiting.ids)
-        self._breach("dead-lettered", (id_ for id_ in dead if id_ in safe and id_ not in seen))
+        given_up = {id_ for node in nodes for id_ in self._ids(node.contents(dead=True), fair=True)}
+        self._breach(
+            *("dead-lettered", (id_ for id_ in dead if id_ in safe - seen and id_ not in given_up))
+        )
+        aside = (_copy_id(id_of(each), each.path) for each in self._aside)
+        self._breach("not set aside", (id_ for id_ in aside if id_ not in dead))
         self._breach("duplicated", judge(attempts, once, (), ()).duplicated.ids)
         if self._plan.orderly:
             self._breach("out of order", self._overtaken())
         for node in nodes:
             self._breach("miscounted", node.drift())
+            self._breach("left over", node.left_over())
         return verdict
 
     def _breach(self, what: str, which: Iterable[str]) -> None:
@@ -135,20 +191,33 @@ class History:
         ]
         return judge(attempts, receipts, (), ()).out_of_order.ids
 
-    def _ids(self, contents: list[tuple[str, Entry]]) -> Iterator[str]:
-        """The letters that these are, or are parts of; of a topic's, the copy that it is."""
+    def _ids(self, contents: list[tuple[str, Entry]], *, fair: bool = False) -> Iterator[str]:
+        """The letters that these are, or are parts of; of a topic's, the copy that it is. Or only
+        those that a subscription was right to give up."""
         for path, entry in contents:
+            if fair and not _rightly_dead(path, entry):
+                continue
             id_ = str(Message.parse(entry.bare).properties.message_id)
             if envelope.PATH not in application_properties(entry.bare):
-                yield _copy_id(id_, path.removesuffix("/$DeadLetterQueue"))
+                yield _copy_id(id_, path)
             else:
                 letter = self.pieces[id_].letter
                 yield from (copy.id for copy in _copies(letter, acknowledged=True))
 
 
+def _rightly_dead(path: str, entry: Entry) -> bool:
+    reason = application_properties(entry.bare).get("DeadLetterReason")
+    often = entry.delivery_count >= MOST_DELIVERIES
+    return (path == WEST and reason == MAX_DELIVERIES and often) or (
+        path == NORTH and reason == EXPIRED[0]
+    )
+
+
 def _copies(letter: Letter, acknowledged: bool) -> list[Attempt]:
     """A letter to a topic is one for each subscription."""
-    paths = SUBSCRIPTIONS if letter.entity == "news" else (letter.entity,)
+    paths: Sequence[str] = (letter.entity,)
+    if letter.entity == "news":
+        paths = [path for path in SUBSCRIPTIONS if path != NORTH or letter.colour == "red"]
     return [
         Attempt(_copy_id(letter.id, path), path, letter.session, letter.number, acknowledged)
         for path in paths

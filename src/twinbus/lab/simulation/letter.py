@@ -14,6 +14,9 @@ from twinbus.amqp.message import (
 from twinbus.amqp.sections import APPLICATION, DATA, SCHEDULED, Sections, section
 from twinbus.amqp.types import Timestamp, encode_binary, encode_map
 from twinbus.lab.simulation.node import HandedOut
+from twinbus.lab.simulation.topology import LIVES_MS, NORTH
+
+STAMP = "stamp"  # what a receiver changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +43,20 @@ class Letter:
     def differs(self, delivery: HandedOut, *, deducts: bool) -> str | None:
         """What is not as it was sent. A syphon that deducts leaves less time to live."""
         found = Message.parse(delivery.message)
+        north = delivery.path == NORTH
+        lives_ms = min(self.ttl_ms or LIVES_MS, LIVES_MS) if north else self.ttl_ms
         if found.properties.group_id != self.session:
             return f"its session is {found.properties.group_id}, not {self.session}"
         ttl_ms = delivery.ttl_ms
-        shorter = deducts and ttl_ms is not None and 0 < ttl_ms <= (self.ttl_ms or 0)
-        if ttl_ms != self.ttl_ms and not shorter:
-            return f"its time to live is {ttl_ms}, not {self.ttl_ms}"
-        if application_properties(delivery.bare) != {"colour": self.colour}:
-            return f"its properties are {application_properties(delivery.bare)}"
+        shorter = deducts and ttl_ms is not None and 0 < ttl_ms <= (lives_ms or 0)
+        if ttl_ms != lives_ms and not shorter:
+            return f"its time to live is {ttl_ms}, not {lives_ms}"
+        properties = application_properties(delivery.bare)
+        properties.pop(STAMP, None)
+        if properties != {"colour": self.colour} | (
+            {"mark": "north", "RuleName": "red"} if north else {}
+        ):
+            return f"its properties are {properties}"
         if Sections(delivery.bare).body != section(DATA, encode_binary(self.body)):
             return "its body is another"
         if self.due_ms is not None and delivery.enqueued_ms < self.due_ms:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,10 @@ from azure.servicebus.exceptions import (
 
 from twinbus.auth.access_rules import root_rule
 from twinbus.broker.batch import Batch
-from twinbus.broker.burial import Burial
+from twinbus.broker.burial import Burial, Changes
 from twinbus.broker.delivery import payload
 from twinbus.broker.directory import Directory
-from twinbus.broker.entry import Entry
+from twinbus.broker.entry import DEFERRED, Entry
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done, Queue
 from twinbus.broker.refusals import (
@@ -45,6 +46,8 @@ from twinbus.lab.simulation.clock import START_MS, Clock
 # otherwise seldom: nothing else is waited for that closely, and an idle look costs two queries.
 TICK_MS = 250
 IDLE_TICK_MS = 5_000
+# A lock whose end the disk refused ends at the next look.
+LATE_MS = IDLE_TICK_MS + 1_000
 COMMIT_MS = (1, 40)
 Answer = Callable[[Any], None]
 
@@ -59,6 +62,9 @@ class Notes(Protocol):
 
     def came_home(self, destination: str, ids: Sequence[str]) -> None:
         """The destination has these messages on disk."""
+
+    def breach(self, what: str) -> None:
+        """A promise was not kept."""
 
 
 class MakesNamespace(Protocol):
@@ -117,6 +123,10 @@ class HandedOut:
     ttl_ms: int | None
     message: bytes
     bare: bytes
+    count: int  # of its deliveries before, by the broker's count
+    before: int  # and by ours: the broker forgets some in a crash
+    deferred: bool
+    key: tuple[int, int]  # no other message of this node ever has it
 
 
 @dataclass(eq=False)
@@ -126,7 +136,8 @@ class Taker:
     path: str
     wants: int
     heard: Callable[[], None]
-    until: Callable[[int], None]  # told when a lock will end
+    hand: Callable[[str, Entry, bytes, int], HandedOut]
+    over: Callable[[str], None]  # told of what is over the credit
     deletes: bool = False
     got: list[HandedOut] = field(default_factory=list)
 
@@ -137,15 +148,10 @@ class Taker:
         """Only those who delete what they receive are asked this; a taker locks it."""
 
     def deliver(self, entry: Entry, token: bytes, locked_until_ms: int) -> None:
+        if self.wants <= 0:
+            self.over(f"{self.path} delivers {entry.sequence} beyond the credit it was given")
         self.wants -= 1
-        self.until(locked_until_ms)
-        message = payload(entry, locked_until_ms)
-        self.got.append(
-            HandedOut(
-                *(self.path, entry.sequence, token, locked_until_ms, entry.enqueued_ms),
-                *(entry.session, entry.ttl_ms, message, entry.bare),
-            )
-        )
+        self.got.append(self.hand(self.path, entry, token, locked_until_ms))
         self.heard()
 
     def lose(self, error: RequestError) -> None:
@@ -177,6 +183,8 @@ class Node:
         self._make = make
         self._life = 0
         self._is_doomed = False
+        self._handed: Counter[tuple[int, int]] = Counter()
+        self._held: dict[bytes, int] = {}  # until when a lock was said to last
         self._writing: Batch | None = None
         self._waiting: list[Answer] = []
         self._boot()
@@ -190,6 +198,7 @@ class Node:
     # -- living and dying
 
     def _boot(self) -> None:
+        self._held.clear()
         self.disk.on_change = lambda: None
         rules = [root_rule("key")]
         self.namespace = self._make(self.name, self.disk, rules, new_token=self._new_token)
@@ -325,10 +334,35 @@ class Node:
         if refusal is not None:
             raise refusal()
 
+    def _taker(self, path: str, wants: int, finish: Callable[[], None]) -> Taker:
+        return Taker(*(path, wants, lambda: self._later(1, finish), self._hand, self._notes.breach))
+
+    def _hand(self, path: str, entry: Entry, token: bytes, until_ms: int) -> HandedOut:
+        self._tick_after(until_ms)
+        self._held[token] = until_ms
+        key = (self._queue(path).number, entry.sequence)
+        self._handed[key] += 1
+        return HandedOut(
+            *(path, entry.sequence, token, until_ms, entry.enqueued_ms, entry.session),
+            *(entry.ttl_ms, payload(entry, until_ms), entry.bare, entry.delivery_count),
+            *(self._handed[key] - 1, entry.state == DEFERRED, key),
+        )
+
+    def deferred(self, path: str, answer: Answer) -> None:
+        """Answers the numbers of those that are to be asked for by number."""
+        found = self._queue(path).peek(0, 1_000)
+        answer([entry.sequence for entry in found if entry.state == DEFERRED])
+
+    def receive_deferred(self, path: str, number: int, answer: Answer) -> None:
+        queue = self._queue(path)
+        taken = queue.receive_deferred([number], self.now, deletes=False, owner=None, done=_nobody)
+        self.namespace.pump_queue(queue, self.now)  # for its locks to be looked after
+        answer([self._hand(path, *each) for each in taken])
+
     def receive(self, path: str, most: int, wait_ms: int, answer: Answer) -> None:
         """Answers deliveries: what there is, or what comes first within a time."""
         queue = self._queue(path)
-        taker = Taker(path, most, lambda: self._later(1, finish), self._tick_after)
+        taker = self._taker(path, most, lambda: finish())
         ended = False
 
         def finish() -> None:
@@ -347,7 +381,7 @@ class Node:
         queue = self._queue(path)
         assert isinstance(queue, SessionQueue)
         taken: list[SessionLock] = []
-        taker = Taker(path, most, lambda: self._later(1, finish), self._tick_after)
+        taker = self._taker(path, most, lambda: finish())
         waiter = Waiter(taker, taken.append)
         ended = False
 
@@ -373,9 +407,7 @@ class Node:
 
     def watch(self, paths: Sequence[str], wait_ms: int, answer: Answer) -> None:
         """Answers when a message is there, which goes back to its place unseen."""
-        takers = [
-            Taker(path, 1, lambda: self._later(1, finish), self._tick_after) for path in paths
-        ]
+        takers = [self._taker(path, 1, lambda: finish()) for path in paths]
         ended = False
 
         def finish() -> None:
@@ -403,12 +435,20 @@ class Node:
         """Whether a queue has a message behind a sequence number, locked or not."""
         answer(bool(self._queue(path).peek(number + 1, 1)))
 
-    def settle(self, act: str, path: str, tokens: Iterable[bytes], answer: Answer) -> None:
+    def settle(
+        self,
+        act: str,
+        path: str,
+        tokens: Iterable[bytes],
+        answer: Answer,
+        changes: Changes | None = None,
+    ) -> None:
         """Answers those whose lock was lost, when all others are on disk."""
         queue = self._queue(path)
         settle: Callable[[bytes, Done], None] = {
             "complete": queue.complete,
-            "abandon": lambda token, done: queue.abandon(token, self.now, done),
+            "abandon": lambda token, done: queue.abandon(token, self.now, done, changes),
+            "defer": lambda token, done: queue.defer(token, done, changes),
             "renew": lambda token, done: self._renew(queue, token, done),
             "dead-letter": lambda token, done: queue.dead_letter(token, _burial, done),
         }[act]
@@ -424,17 +464,23 @@ class Node:
                 answer(failed or lost)
 
         for token in tokens:
+            until_ms = self._held.pop(token, self.now)  # of one settled before, nothing is known
             try:
                 left += 1
                 settle(token, done)
+                if self.now > until_ms + LATE_MS:
+                    self._notes.breach(f"a lock of {path} outlived its time")
             except LockLostError:
                 left -= 1
                 lost.append(token)
+                if self.now < until_ms:
+                    self._notes.breach(f"a lock of {path} was lost before its time")
         done(None)
         self.namespace.pump(self.now)
 
     def _renew(self, queue: Queue, token: bytes, done: Done) -> None:
-        self._tick_after(queue.renew(token, self.now))
+        self._held[token] = until_ms = queue.renew(token, self.now)
+        self._tick_after(until_ms)
         done(None)
 
     def _queue(self, path: str) -> Queue:
@@ -447,13 +493,20 @@ class Node:
 
     def is_settled(self) -> bool:
         """Whether nothing waits, except what was set aside."""
-        return self.is_up and all(
-            not entity.queue.counts.total for entity in self.namespace.directory.entities()
-        )
+        return self.is_up and not self.left_over()
+
+    def left_over(self) -> list[str]:
+        """What somebody still waits for, or holds."""
+        return [
+            queue.path
+            for entity in self.namespace.directory.entities()
+            for queue in entity.queues
+            if (queue is entity.queue and queue.counts.total) or queue.has_locks or queue.taken
+        ]
 
     def contents(self, *, dead: bool) -> list[tuple[str, Entry]]:
         return [
-            (queue.path, entry)
+            (entity.path, entry)
             for entity in self.namespace.directory.entities()
             for queue in (entity.queues[1:] if dead else entity.queues[:1])
             for entry in queue.peek(0, 1_000)

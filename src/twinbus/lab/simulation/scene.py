@@ -11,9 +11,13 @@ nothing moves any more, and the checker is asked. What must hold in every world:
 
     nothing that was acknowledged is lost, nothing is delivered that nobody sent
     exactly once, where the destination detects duplicates
-    nothing is left waiting, and nothing that was acknowledged is dead-lettered
+    nothing is left waiting, and nothing that was acknowledged is dead-lettered, but by a receiver
+    or by what its subscription was told
     what was sent is what is received
     an entity is restored only by a ping that it took
+    nobody is handed more than it asked for, and a lock lasts as long as was said
+    a settlement that was acknowledged has happened
+    in the end nothing is left over
     a queue's counters are what the disk says
 
 and, in a world whose secondary is well and has one syphon that neither crashes nor stalls:
@@ -194,6 +198,7 @@ class Scene:
             yield module, "uuid4", lambda: UUID(int=self._rng.getrandbits(128), version=4)
         yield envelope, "pack", self._pack
         yield pairing, "Failover", self._parts.failover
+        yield from self._parts.patches
 
     def _pack(self, message: bytes, path: str, limit: int) -> list[bytes]:
         parts = self._parts.pack(message, path, limit)
@@ -212,7 +217,8 @@ class Scene:
             self._start_syphon(index)
         for path in RECEIVED:
             receiver = HomeReceiver(
-                *(path, self.clock, self.network, self.primary, self.history.received),
+                *(path, self.clock, self.network, self.primary, self.history, self._rng),
+                whims=lambda: self.plan.whims if self._is_troubled() else 0.0,
                 sessions=path in SESSIONS,
             )
             self.clock.start(receiver.run())

@@ -62,6 +62,7 @@ class SeedPlan:
     senders: int
     applications: int
     letters: int
+    whims: float  # how likely a receiver is to do something else than complete
     retries: float  # how likely an application is to send again what failed
     syphons: int
     share: int
@@ -88,6 +89,7 @@ def plan_of(rng: random.Random) -> SeedPlan:
         senders=rng.randint(2, 4),
         applications=rng.randint(1, 2),
         letters=rng.randint(4, 12),
+        whims=rng.choice((0.0, 0.2, 0.5)),
         retries=rng.choice((0.0, 0.7)),
         syphons=1 if orderly else rng.choice((1, 1, 2)),
         # The syphon never takes less; only where nothing is in parts does less make a point.

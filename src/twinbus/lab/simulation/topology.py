@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from typing import Final
@@ -13,13 +14,20 @@ from twinbus.broker.descriptions import (
     TopicDescription,
 )
 from twinbus.broker.directory import Directory
+from twinbus.broker.rules import Rule, SqlFilter, SqlRuleAction
 from twinbus.lab.simulation.clock import START_MS
 from twinbus.lab.simulation.node import formatted
 
 PRIMARY, SECONDARY = "contoso", "fabrikam"
 DETECTING: Final = ("orders", "lines", "news")  # these drop duplicates
 DESTINATIONS: Final = (*DETECTING, "audit")
-SUBSCRIPTIONS: Final = ("news/Subscriptions/east", "news/Subscriptions/west")
+EAST, WEST, NORTH = SUBSCRIPTIONS = (
+    "news/Subscriptions/east",
+    "news/Subscriptions/west",
+    "news/Subscriptions/north",
+)
+MOST_DELIVERIES: Final = 3  # in the west
+LIVES_MS: Final = 60_000  # in the north, which takes what is red, and marks it
 RECEIVED: Final = ("orders", "lines", "audit", *SUBSCRIPTIONS)
 SESSIONS: Final = ("lines",)
 
@@ -59,10 +67,16 @@ def _create_destinations(directory: Directory) -> None:
 
 
 def _create_subscriptions(directory: Directory) -> None:
-    description = SubscriptionDescription(lock_duration=_LOCK, max_delivery_count=MAX_INT)
-    for path in SUBSCRIPTIONS:
+    usual = SubscriptionDescription(lock_duration=_LOCK, max_delivery_count=MAX_INT)
+    lives = timedelta(milliseconds=LIVES_MS)
+    red = Rule("red", SqlFilter("colour = 'red'"), SqlRuleAction("SET mark = 'north'"))
+    for path, description, rule in (
+        (EAST, usual, None),
+        (WEST, replace(usual, max_delivery_count=MOST_DELIVERIES), None),
+        (NORTH, replace(usual, default_ttl=lives, dead_lettering_on_expiration=True), red),
+    ):
         name = path.rsplit("/", 1)[1]
-        directory.create_subscription("news", name, description, None, START_MS, _created)
+        directory.create_subscription("news", name, description, rule, START_MS, _created)
 
 
 def _created(error: Exception | None) -> None:
