@@ -8,7 +8,7 @@ from twinbus.amqp.lifecycle import LinkState
 from twinbus.broker.refusals import DescriptionError
 from twinbus.lab.model.client_steps import leave
 from twinbus.lab.model.play import Play
-from twinbus.lab.model.scenery import RULES, UPDATES, description, entities
+from twinbus.lab.model.scenery import RULES, description
 from twinbus.lab.model.things import IdealReceiver, Wrong
 
 
@@ -29,7 +29,7 @@ def delete(play: Play, which: int) -> None:
     # A sender's link is to what is gone, and not to what comes in its place.
     inside = (path, path + "/")
     play.links = {k: v for k, v in play.links.items() if not k[1].startswith(inside)}
-    doomed = [e for e in entities() if e.path == path or e.path.startswith(path + "/")]
+    doomed = [e for e in play.entities() if e.path == path or e.path.startswith(path + "/")]
     for entity in doomed:
         play.create(entity)
 
@@ -46,7 +46,7 @@ def update(play: Play, which: int, what: int, value: int) -> None:
     paths = list(play.model.entities)
     path = paths[which % len(paths)]
     entity = play.model.entities[path]
-    name, values = UPDATES[what % len(UPDATES)]
+    name, values = play.UPDATES[what % len(play.UPDATES)]
     if entity.kind == "topic" and name not in ("status", "ttl"):
         return
     changes = {name: values[value % len(values)]}
@@ -70,7 +70,7 @@ def update(play: Play, which: int, what: int, value: int) -> None:
         return
     cut = play.model.update(path, changes, play.real.now)
     play.real.commit()
-    play.real.namespace.pump(play.real.now)
+    play.real.pump()
     play.real.exchange()
     play.renumber = True
     if not entity.may_receive:

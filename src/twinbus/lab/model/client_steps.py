@@ -14,20 +14,21 @@ from twinbus.lab.model.drafts import draft
 from twinbus.lab.model.play import CLIENTS, Attached, Hopeful, Play
 from twinbus.lab.model.real import Caller
 from twinbus.lab.model.scenery import HOSTILE, JUMPS_MS, PAUSES_MS, SESSIONS
-from twinbus.lab.model.things import Refused, Wrong
+from twinbus.lab.model.things import Refused, Unanswered, Wrong
 from twinbus.lab.model.views import SESSION_FILTER, condition_of
 
 
 def send(play: Play, outcome: int, peer: int, which: int, count: int, kind: int) -> None:
     paths = [e.path for e in play.model.entities.values() if e.kind != "subscription"]
     path = paths[which % len(paths)]
-    link = sender(play, peer % CLIENTS, path)
+    peer = play.speaker(peer)
+    link = sender(play, peer, path)
     if link is None:
         return
     made = [draft(play, kind + number * 7) for number in range(1 + count % 3)]
     play.trace.append(f"send {[m.tag for m, _ in made]} to {path}")
     now = play.real.now
-    client = play.real.peers[peer % CLIENTS]
+    client = play.real.peers[peer]
 
     def real() -> Callable[[], Any]:
         ids = [link.send(each, play.next_tag(), settled=False) for _, each in made]
@@ -37,13 +38,13 @@ def send(play: Play, outcome: int, peer: int, which: int, count: int, kind: int)
         answers = []
         for message, _ in made:
             try:
-                play.model.send(path, [message], now)
+                play.model.send(path, [message.fresh()], now)
                 answers.append("accepted")
             except Refused as refused:
                 answers.append(str(refused))
         return answers
 
-    play.both(outcome, real, ideal)
+    play.both(outcome, client, real, ideal)
 
 
 def outcomes(client: Caller, link: Link, ids: list[int]) -> list[str]:
@@ -53,7 +54,8 @@ def outcomes(client: Caller, link: Link, ids: list[int]) -> list[str]:
     told = [each for each in client.settlements if each.link is link]
     answers = [[e.state for e in told if e.delivery_id == each] for each in ids]
     if any(len(each) != 1 for each in answers):
-        raise Wrong(f"transfers to '{link.name}' were answered {[len(e) for e in answers]}")
+        kind = Wrong if any(len(each) > 1 for each in answers) else Unanswered
+        raise kind(f"transfers to '{link.name}' were answered {[len(e) for e in answers]}")
     return [condition_of(state) for (state,) in answers]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twinbus.lab.model.play import Play
 from twinbus.lab.model.real import encoded
-from twinbus.lab.model.scenery import SESSIONS, TTLS
+from twinbus.lab.model.scenery import SESSIONS, TTLS_S
 from twinbus.lab.model.things import IdealMessage
 
 
@@ -13,8 +13,9 @@ def draft(play: Play, kind: int) -> tuple[IdealMessage, bytes]:
     tag = f"m{play.tags}"
     message_id = None if kind % 5 == 0 else tag if kind % 3 else f"id-{kind % 4}"
     session = (None, *SESSIONS)[kind % 4] if kind % 8 else None
-    ttl = TTLS[kind % len(TTLS)]
-    due = play.real.now + 2_000 * (1 + kind % 3) if kind % 11 == 3 else None
+    ttl_s = TTLS_S[kind % len(TTLS_S)]
+    ttl = None if ttl_s is None else ttl_s * play.SECOND_MS
+    due = play.real.now + 2 * play.SECOND_MS * (1 + kind % 3) if kind % 11 == 3 else None
     properties = {"a": kind % 6} if kind % 2 else {}
     made = IdealMessage(tag, message_id, session, 0, ttl, properties, play.real.now)
     made.due = due

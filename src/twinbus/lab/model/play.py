@@ -21,8 +21,15 @@ from twinbus.amqp.link_endpoint import Link
 from twinbus.amqp.message import Message as Bytes
 from twinbus.broker.inspection import inspect
 from twinbus.broker.sessions import SessionQueue
-from twinbus.lab.model.real import Real
-from twinbus.lab.model.scenery import PAUSES_MS, RULES, SESSIONS, description, entities
+from twinbus.lab.model.real import Caller, Real
+from twinbus.lab.model.scenery import (
+    PAUSES_MS,
+    RULES,
+    SESSIONS,
+    UPDATES,
+    description,
+    entities,
+)
 from twinbus.lab.model.service import Service
 from twinbus.lab.model.things import (
     Box,
@@ -36,7 +43,15 @@ from twinbus.lab.model.things import (
 )
 from twinbus.lab.model.views import as_kept, as_seen, as_stored, granted, tag_of, visible
 
-Asked = tuple[Callable[[], Any], Any]
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One thing that a client asked for: how to read the answer, what it must be, and what it does
+    to the model, whichever that is by then."""
+
+    client: Caller
+    answered: Callable[[], Any]
+    expected: Any
+    ideal: Callable[[], Any]
 
 
 CLIENTS = 2
@@ -97,8 +112,11 @@ class Played:
 class Play:
     """One history under way."""
 
+    SECOND_MS = 1_000
+    UPDATES = UPDATES
+
     def __init__(self) -> None:
-        self.real = Real()
+        self.real: Any = self.begin()
         self.model = Service()
         self.open: list[Attached] = []
         self.waiting: list[Hopeful] = []
@@ -108,10 +126,28 @@ class Play:
         self.tags = 0
         self.together: list[Asked] | None = None
         self.renumber = False  # the order in which what came at once was stored is not told
-        for entity in entities():
+        for entity in self.entities():
             self.create(entity)
         self.real.connect(CLIENTS)
         self.links: dict[tuple[int, str], Link] = {}
+
+    def begin(self) -> Any:
+        return Real()
+
+    def entities(self) -> list[IdealEntity]:
+        return entities()
+
+    def seen(self, payload: bytes) -> dict[str, Any]:
+        """What a client sees of a message."""
+        return as_seen(payload)
+
+    def shown(self, message: IdealMessage, until: int | None) -> dict[str, Any]:
+        """What a client must see of it."""
+        return visible(message, until)
+
+    def speaker(self, peer: int) -> int:
+        """Which client sends."""
+        return peer % CLIENTS
 
     def close(self) -> None:
         self.real.close()
@@ -127,18 +163,19 @@ class Play:
     def both(
         self,
         outcome: int,
+        client: Caller,
         real: Callable[[], Callable[[], Any]],
         ideal: Callable[[], Any],
     ) -> None:
         """Do one thing on both and compare what they answer. ``outcome`` is what becomes of it: of
         a hundred, most reach the disk, and others meet one that refuses, or a crash."""
         if self.together is not None:
-            self.together.append((real(), self.answer(ideal)))
+            self.together.append(Asked(client, real(), self.answer(ideal), ideal))
             self.real.say()  # so that the broker hears them in this order
             return
         before = copy.deepcopy(self.model) if outcome >= REFUSED else None
         expected = self.answer(ideal)
-        self.reach(outcome, before, [(real(), expected)])
+        self.reach(outcome, before, [Asked(client, real(), expected, ideal)])
 
     @staticmethod
     def answer(ideal: Callable[[], Any]) -> Any:
@@ -159,8 +196,8 @@ class Play:
         if outcome >= LATE:
             self.late(PAUSES_MS[outcome % 3])
         self.real.exchange()
-        for answered, expected in asked:
-            self.same(answered(), expected)
+        for each in asked:
+            self.same(each.answered(), each.expected)
 
     def late(self, pause: int) -> None:
         """It is on the disk, and time passes before anybody is told."""
@@ -181,13 +218,13 @@ class Play:
     def _refused(self, before: Service, asked: list[Asked]) -> None:
         if not self.real.refuse():
             self.real.exchange()
-            for answered, expected in asked:
-                self.same(answered(), expected)
+            for each in asked:
+                self.same(each.answered(), each.expected)
             return
         self.played.refusals += 1
         self.real.exchange()
-        for answered, expected in asked:
-            self._check_refusal(answered(), expected)
+        for each in asked:
+            self._check_refusal(each.answered(), each.expected)
         self._adopt_past(before, keep_numbers=True)
 
     @staticmethod
@@ -350,7 +387,7 @@ class Play:
             self._align(receiver.model.box, number, tag_of(seen.bare))
         message = self.model.delivered(receiver.model, number, self.real.now)
         until = message.lock.until if message.lock else None
-        shown, wanted = as_seen(event.payload or b""), visible(message, until)
+        shown, wanted = self.seen(event.payload or b""), self.shown(message, until)
         if shown != wanted:
             raise Wrong(f"'{receiver.path}' delivered {shown}, which should be {wanted}")
         if not receiver.model.deletes:
@@ -376,7 +413,7 @@ class Play:
             stored = [as_stored(each) for each in real.peek(0, 10_000)]
             ideal = [as_kept(each, box) for _, each in sorted(box.messages.items())]
             if stored != ideal and self.renumber:
-                self._take_numbers(box, stored)
+                self._take_numbers(box, stored, as_kept)
                 ideal = [as_kept(each, box) for _, each in sorted(box.messages.items())]
             if stored != ideal:
                 ours = [each for each in ideal if each not in stored]
@@ -388,14 +425,19 @@ class Play:
             if seen != wanted:
                 raise Wrong(f"'{box.path}' counts {seen}, and should count {wanted}")
 
-    def _take_numbers(self, box: Box, stored: list[tuple[Any, ...]]) -> None:
+    @staticmethod
+    def _take_numbers(
+        box: Box,
+        stored: list[tuple[Any, ...]],
+        kept: Callable[[IdealMessage, Box], tuple[Any, ...]],
+    ) -> None:
         """What came at one moment may be numbered in any order."""
         if sorted(each[0] for each in stored) != sorted(box.messages):
             return
         left = list(box.messages.values())
         numbered: dict[int, IdealMessage] = {}
         for number, *rest in stored:
-            match = next((m for m in left if list(as_kept(m, box)[1:]) == rest), None)
+            match = next((m for m in left if list(kept(m, box)[1:]) == rest), None)
             if match is None:
                 return
             left.remove(match)

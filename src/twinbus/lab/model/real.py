@@ -268,6 +268,9 @@ class Real:
         change(*args, answers.append)
         return answers
 
+    def pump(self) -> None:
+        self.namespace.pump(self.now)
+
     def tick(self) -> None:
         self.namespace.tick(self.now)
         for peer in self.peers:

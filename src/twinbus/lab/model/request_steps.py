@@ -13,8 +13,8 @@ from twinbus.lab.model import things as model
 from twinbus.lab.model.drafts import bytes_of, draft
 from twinbus.lab.model.play import Play
 from twinbus.lab.model.scenery import SESSIONS
-from twinbus.lab.model.things import Wrong
-from twinbus.lab.model.views import as_seen, tag_of, visible
+from twinbus.lab.model.things import Unanswered, Wrong
+from twinbus.lab.model.views import tag_of
 
 
 def ask(
@@ -39,7 +39,7 @@ def ask(
         def answered() -> Any:
             found = client.answers(replies)
             if len(found) != 1:
-                raise Wrong(f"{operation} was answered {len(found)} times")
+                raise (Wrong if found else Unanswered)(f"{operation} was answered {len(found)} times")
             values, answer = found[0]
             if values["statusCode"] == 204:
                 return None
@@ -49,7 +49,7 @@ def ask(
 
         return answered
 
-    play.both(outcome, real, ideal)
+    play.both(outcome, client, real, ideal)
 
 
 def renew(play: Play, which: int) -> None:
@@ -71,7 +71,7 @@ def schedule(play: Play, outcome: int, which: int, kind: int, later: int) -> Non
     paths = [e.path for e in play.model.entities.values() if e.kind != "subscription"]
     path = paths[which % len(paths)]
     message, _ = draft(play, kind)
-    message.due = play.real.now + 1_000 * (1 + later % 8)
+    message.due = play.real.now + play.SECOND_MS * (1 + later % 8)
     payload = bytes_of(message)
     now = play.real.now
     play.trace.append(f"schedule {message.tag} at {path}")
@@ -79,7 +79,7 @@ def schedule(play: Play, outcome: int, which: int, kind: int, later: int) -> Non
         play,
         *(outcome, path, "schedule-message"),
         {"messages": [{"message-id": message.tag, "message": payload}]},
-        lambda: {"sequence-numbers": play.model.send(path, [message], now)},
+        lambda: {"sequence-numbers": play.model.send(path, [message.fresh()], now)},
     )
 
 
@@ -150,12 +150,12 @@ def peek(play: Play, which: int, start: int, session: int) -> None:
     ][: 1 + start % 7]
 
     def read(answer: Any) -> Any:
-        return [as_seen(each["message"]) for each in answer["messages"]]
+        return [play.seen(each["message"]) for each in answer["messages"]]
 
     ask(
         play,
         *(0, box.path, "peek-message", body),
-        lambda: [visible(each, None) for each in seen] or None,
+        lambda: [play.shown(each, None) for each in seen] or None,
         read,
     )
 
@@ -163,7 +163,7 @@ def peek(play: Play, which: int, start: int, session: int) -> None:
 def purge(play: Play, outcome: int, which: int, most: int, back: int) -> None:
     boxes = [b for b in play.model.boxes() if not (b is b.owner.box and b.owner.forward_to)]
     box = boxes[which % len(boxes)]
-    before = play.real.now - (0, 3_000)[back % 2]
+    before = play.real.now - (0, 3 * play.SECOND_MS)[back % 2]
     body = {"message-count": Int(1 + most % 4), "enqueued-time-utc": Timestamp(before)}
     now = play.real.now
     play.renumber = True

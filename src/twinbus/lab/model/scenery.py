@@ -25,7 +25,7 @@ from twinbus.lab.model.things import IdealEntity, IdealRule
 SESSIONS = ("red", "blue", "green")
 
 
-TTLS = (None, None, None, None, 2_000, 20_000)
+TTLS_S = (None, None, None, None, 2, 20)
 
 
 PAUSES_MS = (1, 400, 2_100, 6_000, 31_000, 61_000)

@@ -17,7 +17,7 @@ from twinbus.lab.model.client_steps import send, sender
 from twinbus.lab.model.play import CLIENTS, LATE, REFUSED, Asked, Play
 from twinbus.lab.model.real import Caller
 from twinbus.lab.model.request_steps import ask
-from twinbus.lab.model.things import DEAD, TRANSFER, IdealLock, Refused, Wrong
+from twinbus.lab.model.things import DEAD, TRANSFER, IdealLock, Refused, Unanswered, Wrong
 from twinbus.lab.model.views import condition_of, outcome_of
 
 
@@ -48,16 +48,16 @@ def settle(play: Play, outcome: int, which: int, how: int, change: int) -> None:
         return lambda: confirmed(play, client, delivery)
 
     def ideal() -> str:
-        settle_ideal(play, lock, act, changes)
+        settle_ideal(play, path, number, act, changes)
         return "accepted" if act != "dead_letter" else ""
 
     play.renumber = True
-    play.both(outcome, real, ideal)
+    play.both(outcome, client, real, ideal)
     receiver.got.pop(delivery, None)
 
 
-def settle_ideal(play: Play, lock: IdealLock, act: str, changes: dict[str, Any]) -> None:
-    now = play.real.now
+def settle_ideal(play: Play, path: str, number: int, act: str, changes: dict[str, Any]) -> None:
+    now, lock = play.real.now, play.model.find(path, number)
     if act == "complete":
         play.model.complete(lock)
     elif act == "abandon":
@@ -73,14 +73,15 @@ def settle_ideal(play: Play, lock: IdealLock, act: str, changes: dict[str, Any])
 def confirmed(play: Play, client: Caller, delivery: int) -> str:
     found = [e for e in client.heard_of(Confirmation) if e.first <= delivery <= e.last]
     if len(found) != 1:
-        raise Wrong(f"a settlement was answered {len(found)} times")
+        raise (Wrong if found else Unanswered)(f"a settlement was answered {len(found)} times")
     return condition_of(found[0].state)
 
 
 def settle_by_token(
     play: Play, outcome: int, lock: IdealLock, act: str, changes: dict[str, Any]
 ) -> None:
-    token = play.tokens.get((lock.box.path, lock.message.number))
+    path, number = lock.box.path, lock.message.number
+    token = play.tokens.get((path, number))
     if token is None or lock.session is not None or play.together is not None:
         return
     status = {
@@ -102,17 +103,10 @@ def settle_by_token(
     play.renumber = True
 
     def settled() -> dict[str, Any]:
-        settle_ideal(play, lock, act, changes)
+        settle_ideal(play, path, number, act, changes)
         return {}
 
-    ask(
-        play,
-        outcome,
-        lock.box.path,
-        "update-disposition",
-        body,
-        settled,
-    )
+    ask(play, outcome, path, "update-disposition", body, settled)
 
 
 def stale(play: Play, which: int) -> None:

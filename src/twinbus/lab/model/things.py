@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
@@ -26,6 +26,10 @@ class Refused(Exception):  # noqa: N818 - an answer, not a fault
 
 class Wrong(Exception):  # noqa: N818 - the finding itself
     """The real one did what must not be."""
+
+
+class Unanswered(Wrong):
+    """Nothing has come yet."""
 
 
 class NotReady(Wrong):
@@ -54,6 +58,10 @@ class IdealMessage:
     dead_source: str | None = None
     hops: int = 0
     lock: IdealLock | None = None
+
+    def fresh(self) -> IdealMessage:
+        """As it is sent: whoever takes it in keeps one of his own."""
+        return replace(self, properties=dict(self.properties))
 
     def is_late(self, now: int) -> bool:
         return self.expires is not None and self.expires <= now
