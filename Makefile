@@ -85,7 +85,8 @@ sim: setup
 	$(BIN)/twinbus sim --seeds 10000 --workers 2
 
 # Long random histories of clients and administrators, played on the broker's namespace and store and
-# on a model of Service Bus; MODEL="--seeds 0-99 --steps 500" plays others. The tests play sixty.
+# on a model of Service Bus; MODEL="--seeds 0-99 --steps 500" plays others, MODEL="--killed --seeds 0-99"
+# those in which a broker process is killed. The tests play sixty, and five of these.
 model: setup
 	$(BIN)/python tools/model.py $(MODEL)
 

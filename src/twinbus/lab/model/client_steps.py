@@ -11,10 +11,10 @@ from twinbus.amqp.lifecycle import LinkState
 from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.lab.model import things as model
 from twinbus.lab.model.drafts import draft
-from twinbus.lab.model.play import CLIENTS, Attached, Hopeful, Play
+from twinbus.lab.model.play import CLIENTS, Attached, Hopeful, Part, Play
 from twinbus.lab.model.real import Caller
 from twinbus.lab.model.scenery import HOSTILE, JUMPS_MS, PAUSES_MS, SESSIONS
-from twinbus.lab.model.things import Refused, Unanswered, Wrong
+from twinbus.lab.model.things import IdealMessage, Refused, Unanswered, Wrong
 from twinbus.lab.model.views import SESSION_FILTER, condition_of
 
 
@@ -30,40 +30,37 @@ def send(play: Play, outcome: int, peer: int, which: int, count: int, kind: int)
     now = play.real.now
     client = play.real.peers[peer]
 
-    def real() -> Callable[[], Any]:
-        ids = [link.send(each, play.next_tag(), settled=False) for _, each in made]
-        return lambda: outcomes(client, link, ids)
+    def part(message: IdealMessage, payload: bytes) -> Part:
+        def real() -> Callable[[], Any]:
+            sent = link.send(payload, play.next_tag(), settled=False)
+            return lambda: answer_to(client, link, sent)
 
-    def ideal() -> list[str]:
-        answers = []
-        for message, _ in made:
-            try:
-                play.model.send(path, [message.fresh()], now)
-                answers.append("accepted")
-            except Refused as refused:
-                answers.append(str(refused))
-        return answers
+        def ideal() -> str:
+            play.model.send(path, [message.fresh()], now)
+            return "accepted"
 
-    play.both(outcome, client, real, ideal)
+        return real, ideal
+
+    play.both(outcome, client, *(part(*each) for each in made))
 
 
-def outcomes(client: Caller, link: Link, ids: list[int]) -> list[str]:
-    """What a sender hears of its transfers: of each, once."""
+def answer_to(client: Caller, link: Link, sent: int) -> str:
+    """What a sender hears of a transfer: once."""
     if client.refusal(link) is not None:
-        return [str(client.refusal(link))] * len(ids)
-    told = [each for each in client.settlements if each.link is link]
-    answers = [[e.state for e in told if e.delivery_id == each] for each in ids]
-    if any(len(each) != 1 for each in answers):
-        kind = Wrong if any(len(each) > 1 for each in answers) else Unanswered
-        raise kind(f"transfers to '{link.name}' were answered {[len(e) for e in answers]}")
-    return [condition_of(state) for (state,) in answers]
+        return str(client.refusal(link))
+    told = [e.state for e in client.settlements if e.link is link and e.delivery_id == sent]
+    if len(told) != 1:
+        raise (Wrong if told else Unanswered)(
+            f"a transfer to '{link.name}' was answered {len(told)} times"
+        )
+    return condition_of(told[0])
 
 
 def sender(play: Play, peer: int, path: str) -> Link | None:
     link = play.links.get((peer, path))
     if link is not None and link.state is LinkState.ATTACHED:
         return link
-    client = play.real.peers[peer]
+    client: Caller = play.real.peers[peer]
     link = client.attach(SENDER, path)
     refusal = client.refusal(link)
     entity = play.model.entities.get(path)
@@ -182,7 +179,7 @@ def hostile(play: Play, peer: int, which: int, kind: int) -> None:
     client = play.real.peers[peer % CLIENTS]
     sent = link.send(HOSTILE[kind % len(HOSTILE)], play.next_tag(), settled=False)
     play.real.exchange()
-    play.same(outcomes(client, link, [sent]), [model.BAD])
+    play.same(answer_to(client, link, sent), model.BAD)
 
 
 def wait(play: Play, outcome: int, which: int) -> None:

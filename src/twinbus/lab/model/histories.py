@@ -49,9 +49,11 @@ def play_step(play: Play, step: Step) -> None:
     play.settle_up()
 
 
-def finding(steps: Sequence[Step], counts: Played | None = None) -> str | None:
+def finding(
+    steps: Sequence[Step], counts: Played | None = None, begin: Callable[[], Play] = Play
+) -> str | None:
     """Play a history from the beginning; what it found, if it found something."""
-    play = Play()
+    play = begin()
     if counts is not None:
         play.played = counts
     try:
@@ -65,7 +67,8 @@ def finding(steps: Sequence[Step], counts: Played | None = None) -> str | None:
     return None
 
 
-def history(seed: int, length: int) -> list[Step]:
+def history(seed: int, length: int, but: Sequence[str] = ()) -> list[Step]:
     rng = random.Random(seed)  # noqa: S311 - not a secret
-    names = rng.choices(list(STEPS), [weight for weight, _, _ in STEPS.values()], k=length)
+    steps = {name: weight for name, (weight, _, _) in STEPS.items() if name not in but}
+    names = rng.choices(list(steps), list(steps.values()), k=length)
     return [(name, *(rng.randrange(100) for _ in range(STEPS[name][2]))) for name in names]

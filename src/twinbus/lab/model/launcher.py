@@ -31,7 +31,8 @@ def serve(folder: Path) -> None:
 
     def tell(broker: Broker) -> None:
         where = {"port": broker.hosts[0].port.address.port, "admin": broker.admin_ports[0]}
-        print(json.dumps({"pid": os.getpid(), **where}), flush=True)
+        sys.stdout.write(json.dumps({"pid": os.getpid(), **where}) + "\n")
+        sys.stdout.flush()
 
     namespaces = [NamespaceConfig("home", port=0, admin_port=0)]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

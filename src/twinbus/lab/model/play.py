@@ -43,6 +43,10 @@ from twinbus.lab.model.things import (
 )
 from twinbus.lab.model.views import as_kept, as_seen, as_stored, granted, tag_of, visible
 
+# What a client says, which answers how to read the answer; and what it does to the model.
+Part = tuple[Callable[[], Callable[[], Any]], Callable[[], Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One thing that a client asked for: how to read the answer, what it must be, and what it does
@@ -164,18 +168,19 @@ class Play:
         self,
         outcome: int,
         client: Caller,
-        real: Callable[[], Callable[[], Any]],
-        ideal: Callable[[], Any],
+        *parts: Part,
     ) -> None:
-        """Do one thing on both and compare what they answer. ``outcome`` is what becomes of it: of
+        """Do something on both and compare what they answer. ``outcome`` is what becomes of it: of
         a hundred, most reach the disk, and others meet one that refuses, or a crash."""
-        if self.together is not None:
-            self.together.append(Asked(client, real(), self.answer(ideal), ideal))
+        before = None
+        if self.together is None and outcome >= REFUSED:
+            before = copy.deepcopy(self.model)
+        asked = [Asked(client, real(), self.answer(ideal), ideal) for real, ideal in parts]
+        if self.together is None:
+            self.reach(outcome, before, asked)
+        else:
+            self.together += asked
             self.real.say()  # so that the broker hears them in this order
-            return
-        before = copy.deepcopy(self.model) if outcome >= REFUSED else None
-        expected = self.answer(ideal)
-        self.reach(outcome, before, [Asked(client, real(), expected, ideal)])
 
     @staticmethod
     def answer(ideal: Callable[[], Any]) -> Any:
@@ -230,12 +235,9 @@ class Play:
     @staticmethod
     def _check_refusal(answer: Any, expected: Any) -> None:
         """Each is told that the disk refused, but for who is refused for a reason of his own."""
-        each = answer if isinstance(answer, list) else [answer]
-        wanted = expected if isinstance(expected, list) else [expected]
-        for told, meant in zip(each, wanted, strict=True):
-            reasons = (REFUSED_BY_DISK, str(meant) if isinstance(meant, Refused) else meant)
-            if told not in reasons or told == "accepted":
-                raise Wrong(f"the disk refused, and the answer was {answer!r}")
+        reasons = (REFUSED_BY_DISK, str(expected) if isinstance(expected, Refused) else expected)
+        if answer not in reasons or answer == "accepted":
+            raise Wrong(f"the disk refused, and the answer was {answer!r}")
 
     def crashed(self, before: Service, *, committed: bool) -> None:
         self.played.crashes += 1
@@ -273,7 +275,8 @@ class Play:
         self.tokens.clear()
 
     def next_tag(self) -> bytes:
-        return self.real.count().to_bytes(4)
+        count: int = self.real.count()
+        return count.to_bytes(4)
 
     def grant(self) -> None:
         """Who waits for any session has one by now, if there is one; or has waited too long."""

@@ -59,14 +59,13 @@ class Strict(Health):
 class Caller:
     """One client's connection."""
 
-    def __init__(self, real: Real, name: str) -> None:
+    def __init__(self, real: Any, name: str) -> None:
         self.real, self.name = real, name
         self.broker = Client(real.namespace, lambda: real.now, lambda: None, Budget())
         self.amqp = Connection(server=False, container_id=name, hostname="localhost")
         self.heard: list[Any] = []
         self.settlements: list[Settlement] = []
         self._nodes: dict[str, tuple[Link, Link]] = {}
-        self.senders: dict[str, Link] = {}
 
     def join(self) -> None:
         """Open, and show a token."""
@@ -98,15 +97,19 @@ class Caller:
         return bool(data or answer)
 
     def attach(self, role: bool, path: str, **options: Any) -> Link:
-        link = self.session.attach(
+        link = self.begin(role, path, **options)
+        self.real.exchange()
+        return link
+
+    def begin(self, role: bool, path: str, **options: Any) -> Link:
+        """A link that nobody has answered yet."""
+        return self.session.attach(
             f"{path}-{role}-{self.real.count()}",
             role,
             source=Source(path, filter=options.pop("filter", None)),
             target=Target(path),
             **options,
         )
-        self.real.exchange()
-        return link
 
     def refusal(self, link: Link) -> str | None:
         """Why the broker ended a link, if it did."""
@@ -125,9 +128,15 @@ class Caller:
 
     def _put_token(self) -> None:
         requests, replies = self.node("$cbs")
+        self.ask_for_token(requests)
+        self.real.exchange()
+        self.check_token(replies)
+
+    def ask_for_token(self, requests: Link) -> None:
         values = {"operation": "put-token", "type": "jwt", "name": "sb://localhost/"}
         self.request(requests, values, self.real.token)
-        self.real.exchange()
+
+    def check_token(self, replies: Link) -> None:
         (answer,) = self.answers(replies)
         if answer[0].get("status-code") != 202:
             raise Wrong(f"the token of {self.name} was refused: {answer}")
@@ -262,11 +271,8 @@ class Real:
         self.commit()
         self.peers[index] = self._joined(self.peers[index].name)
 
-    def do(self, change: Callable[..., Any], *args: Any) -> list[Exception | None]:
-        """What an administrator asks for, up to the disk."""
-        answers: list[Exception | None] = []
-        change(*args, answers.append)
-        return answers
+    def do(self, change: Callable[..., Any], *args: Any) -> list[Any]:
+        return answered(change, *args)
 
     def pump(self) -> None:
         self.namespace.pump(self.now)
@@ -275,6 +281,13 @@ class Real:
         self.namespace.tick(self.now)
         for peer in self.peers:
             peer.broker.tick(self.now / 1000)
+
+
+def answered(change: Callable[..., Any], *args: Any) -> list[Any]:
+    """What an administrator asks for, up to the disk."""
+    answers: list[Any] = []
+    change(*args, answers.append)
+    return answers
 
 
 def encoded(

@@ -39,7 +39,9 @@ def ask(
         def answered() -> Any:
             found = client.answers(replies)
             if len(found) != 1:
-                raise (Wrong if found else Unanswered)(f"{operation} was answered {len(found)} times")
+                raise (Wrong if found else Unanswered)(
+                    f"{operation} was answered {len(found)} times"
+                )
             values, answer = found[0]
             if values["statusCode"] == 204:
                 return None
@@ -49,7 +51,7 @@ def ask(
 
         return answered
 
-    play.both(outcome, client, real, ideal)
+    play.both(outcome, client, (real, ideal))
 
 
 def renew(play: Play, which: int) -> None:

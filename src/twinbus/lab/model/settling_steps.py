@@ -52,7 +52,7 @@ def settle(play: Play, outcome: int, which: int, how: int, change: int) -> None:
         return "accepted" if act != "dead_letter" else ""
 
     play.renumber = True
-    play.both(outcome, client, real, ideal)
+    play.both(outcome, client, (real, ideal))
     receiver.got.pop(delivery, None)
 
 
