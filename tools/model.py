@@ -7,7 +7,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from twinbus.lab.model import process_play
+from twinbus.lab.model import killing
 from twinbus.lab.model.histories import finding, history
 from twinbus.lab.model.play import Played
 from twinbus.lab.model.shrink import as_test, shortest
@@ -22,7 +22,7 @@ def played(seed: int, length: int) -> Counted:
 
 def killed(seed: int, length: int) -> Counted:
     counts = Played()
-    return seed, process_play.finding(process_play.killing(seed, length), counts), counts
+    return seed, killing.finding(killing.killing(seed, length), counts), counts
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from twinbus.broker.batch import Batch
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.store import Store
-from twinbus.lab.model.process import BARRIER
+from twinbus.lab.model.wire import BARRIER
 
 _SLOW_S = 0.005
 

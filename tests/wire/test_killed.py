@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.wire import lies
 
+from twinbus.lab.model.killing import finding, killing
 from twinbus.lab.model.play import Played
-from twinbus.lab.model.process_play import finding, killing
 
 LENGTH = 60
 MOST_HISTORIES = 20

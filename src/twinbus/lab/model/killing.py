@@ -21,7 +21,6 @@ from twinbus.amqp.types import Int
 from twinbus.lab.model import histories
 from twinbus.lab.model.histories import Step
 from twinbus.lab.model.play import CLIENTS, REFUSED, Asked, Play, Played
-from twinbus.lab.model.process import RealProcess
 from twinbus.lab.model.scenery import SESSIONS, UPDATES, entities
 from twinbus.lab.model.service import Service
 from twinbus.lab.model.things import (
@@ -33,6 +32,7 @@ from twinbus.lab.model.things import (
     Wrong,
 )
 from twinbus.lab.model.views import as_seen, visible
+from twinbus.lab.model.wire import RealProcess
 
 # What is about short times, and what needs a commit to be in the right moment.
 LEFT_OUT = ("wait", "renew", "renew_session")
