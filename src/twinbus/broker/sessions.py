@@ -6,7 +6,7 @@ holds cost no memory: which ones have messages is asked of the store, the oldest
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -60,18 +60,29 @@ class SessionQueue(Queue):
                 "It may be locked by another receiver."
             )
 
-        def load(after: int, limit: int, max_bytes: int) -> list[Entry]:
-            return self.store.load_session(self.number, session_id, after, limit, max_bytes)
-
-        window = Window(load, self._get, self.taken, self.last_sequence)
-        session = SessionLock(session_id, consumer, now_ms + self._lock_ms, window)
-        self.sessions[session_id] = session
-        return session
+        return self._hold(session_id, consumer, now_ms, self._window_of(session_id))
 
     def accept_next(self, consumer: Consumer, now_ms: int) -> SessionLock | None:
         """Hold the free session whose message has waited longest, if there is one."""
-        session_id = self._free_session()
-        return None if session_id is None else self.accept(session_id, consumer, now_ms)
+        for session_id in self._free_sessions():
+            window = self._window_of(session_id)
+            entry = window.next()
+            if entry is not None:  # else all that it has is on its way out of the queue
+                window.give_back(entry.sequence)
+                return self._hold(session_id, consumer, now_ms, window)
+        return None
+
+    def _window_of(self, session_id: str) -> Window:
+        load = partial(self.store.load_session, self.number, session_id)
+        return Window(load, self._get, self.taken, self.last_sequence)
+
+    def _hold(
+        self, session_id: str, consumer: Consumer, now_ms: int, window: Window
+    ) -> SessionLock:
+        self.check_open()
+        session = SessionLock(session_id, consumer, now_ms + self._lock_ms, window)
+        self.sessions[session_id] = session
+        return session
 
     def wait(self, waiter: Waiter) -> None:
         self.waiters.append(waiter)
@@ -80,16 +91,17 @@ class SessionQueue(Queue):
         if waiter in self.waiters:
             self.waiters.remove(waiter)
 
-    def _free_session(self) -> str | None:
+    def _free_sessions(self) -> Iterator[str]:
         for session_id in self.store.oldest_sessions(self.number, _OLDEST):
             if session_id not in self.sessions:
-                return session_id
+                yield session_id
         # All of the oldest are taken: step from name to name. Each step finds a free session or
         # one that is held, so there are no more steps than sessions held.
         candidate = self.store.next_session(self.number, "")
-        while candidate is not None and candidate in self.sessions:
+        while candidate is not None:
+            if candidate not in self.sessions:
+                yield candidate
             candidate = self.store.next_session(self.number, candidate)
-        return candidate
 
     def renew_session(self, session_id: str, now_ms: int) -> int:
         session = self.session(session_id)

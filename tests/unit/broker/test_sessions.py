@@ -101,6 +101,43 @@ def test_whoever_waits_gets_the_first_session_that_has_a_message(rig: SessionRig
     assert texts(taker) == ["n1"]
 
 
+def test_whoever_waits_is_not_given_a_session_whose_messages_are_on_their_way_out(
+    rig: SessionRig,
+) -> None:
+    rig.put("a1", "b1")
+    session, taker = rig.accept("a")
+    rig.queue.complete(taker.got[0].token, Answer())
+    rig.sessions.close_session(session, rig.now)
+    granted: list[SessionLock] = []
+    rig.sessions.wait(Waiter(Taker(5), granted.append))
+    rig.pump()
+    rig.sessions.wait(Waiter(Taker(5), granted.append))
+    rig.pump()
+    assert [session.id for session in granted] == ["b"]
+    rig.commit()
+    rig.put("a2")
+    assert [session.id for session in granted] == ["b", "a"]
+
+
+def test_whoever_waits_is_given_a_session_whose_messages_the_disk_would_not_let_go(
+    rig: SessionRig,
+) -> None:
+    rig.put("a1")
+    session, taker = rig.accept("a")
+    rig.queue.complete(taker.got[0].token, Answer())
+    rig.sessions.close_session(session, rig.now)
+    granted: list[SessionLock] = []
+    waiting = Taker(5)
+    rig.sessions.wait(Waiter(waiting, granted.append))
+    rig.pump()
+    assert granted == []
+    rig.fail()
+    rig.tick()
+    rig.tick()
+    assert [session.id for session in granted] == ["a"]
+    assert texts(waiting) == ["a1"]
+
+
 def test_whoever_stopped_waiting_gets_nothing(rig: SessionRig) -> None:
     granted: list[SessionLock] = []
     waiter = Waiter(Taker(5), granted.append)
@@ -272,5 +309,5 @@ def test_a_file_without_the_indexes_of_sessions_gets_them(tmp_path: Path) -> Non
     rig.restart()
     _, taker = rig.accept("a")
     assert texts(taker) == ["a1"]
-    assert rig.sessions._free_session() is None
+    assert list(rig.sessions._free_sessions()) == []
     rig.close()

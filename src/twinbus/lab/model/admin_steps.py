@@ -73,6 +73,8 @@ def update(play: Play, which: int, what: int, value: int) -> None:
     play.real.pump()
     play.real.exchange()
     play.renumber = True
+    if cut:  # what sessions held that were ended comes back with the next tick
+        play.let_pass(0)
     if not entity.may_receive:
         play.waiting = [each for each in play.waiting if each.path != path]
         entity.box.waiting = 0
