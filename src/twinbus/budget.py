@@ -6,6 +6,7 @@ plain integers, so that counting costs an addition; whoever adds takes away agai
 
     kind         what is kept                                      at its limit
     read_ahead   bytes of a frame that has not come whole          (a frame's size has its own)
+    attached     the attaches of its links, with names and filters it is closed
     unfinished   deliveries whose last frame has not come          the session ends
     windowed     frames that wait for the session's window         (none: no more are begun)
     unsent       frames that the socket has not been given         receivers wait
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakSet
 
+MAX_ATTACHED: Final = 16 << 20
 MAX_UNFINISHED: Final = 16 << 20
 MAX_UNSENT: Final = 1 << 20
 MAX_UNREAD: Final = 1 << 20
@@ -42,6 +44,7 @@ class Budget:
     """Of one peer; or of a port, with the shares of its peers."""
 
     read_ahead: int = 0
+    attached: int = 0
     unfinished: int = 0
     windowed: int = 0
     unsent: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +16,14 @@ from starlette.requests import Request
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.link_endpoint import RECEIVER, SENDER
 from twinbus.amqp.message import Properties, with_application_properties
-from twinbus.amqp.types import encode
+from twinbus.amqp.performatives import Source, Target, encode_transfer
+from twinbus.amqp.sections import DATA, VALUE, section
+from twinbus.amqp.types import Array, encode
+from twinbus.broker.batch import Batch
+from twinbus.broker.dialect import Client
+from twinbus.broker.entry import PING, Entry
 from twinbus.broker.refusals import RequestError
-from twinbus.budget import KINDS, MAX_ANSWERS_OF_LINK, Budget
+from twinbus.budget import KINDS, MAX_ANSWERS_OF_LINK, MAX_ATTACHED, Budget
 from twinbus.serving.http import body_of
 
 
@@ -74,6 +80,87 @@ def test_a_token_is_counted_once_for_each_path(talk: Conversation) -> None:
     before = talk.broker.amqp.budget.tokens
     talk._authorize()
     assert talk.broker.amqp.budget.tokens == before
+
+
+@pytest.mark.parametrize("ending", ["detach", "end"])
+def test_what_the_attach_of_a_link_says_is_counted_until_the_link_is_gone(
+    talk: Conversation, ending: str
+) -> None:
+    """Also of a link that was refused, for it is there until the peer has detached it."""
+    budget = talk.broker.amqp.budget
+    before = budget.attached
+    name = "n" * 10_000
+    session = talk.amqp.begin()
+    links = [
+        session.attach(f"{number}{name}", SENDER, source=Source("s"), target=Target(path))
+        for number, path in enumerate(("orders", "$cbs"))
+    ]
+    talk.exchange()
+    assert before + 20_000 < budget.attached < before + 21_000
+    if ending == "detach":
+        for link in links:
+            link.detach()
+    else:
+        session.end()
+    talk.exchange()
+    assert budget.attached == before
+
+
+def test_a_peer_whose_links_say_too_much_is_closed_before_it_has_a_token(tmp_path: Path) -> None:
+    talk = Conversation(tmp_path)
+    amqp = Client(talk.namespace, lambda: 0, lambda: None, Budget())
+    peer = Connection(server=False, container_id="hostile")
+    peer.start()
+    session = peer.begin()
+    for number in range(400):
+        session.attach(
+            f"{number}{'n' * 60_000}", SENDER, source=Source("s"), target=Target("orders")
+        )
+        amqp.receive(peer.data_to_send())
+    assert not amqp.is_open
+    assert MAX_ATTACHED < amqp.amqp.budget.attached < MAX_ATTACHED + 70_000
+    talk.store.close()
+
+
+def test_the_tag_of_a_delivery_is_counted_until_its_last_frame(talk: Conversation) -> None:
+    budget = talk.broker.amqp.budget
+    link = talk.attach(SENDER, "orders")
+    for more in (True, False):
+        frame = encode_transfer(link.handle, 7, b"t" * 5_000, 0, True, more)
+        talk.amqp.write_frame(talk.session.channel, frame)
+        talk.exchange()
+        assert budget.unfinished == (5_000 if more else 0)
+
+
+def test_what_only_waits_for_the_disk_keeps_no_bytes(talk: Conversation) -> None:
+    """A ping, or a request, has nothing that the disk gets: nothing that counts waits there."""
+    link, requests = talk.attach(SENDER, "orders"), talk.attach(SENDER, "orders/$management")
+    head = Properties(message_id="1", content_type=PING).encoded()
+    ask = with_application_properties(
+        Properties(message_id="1").encoded(),
+        {"operation": "com.microsoft:cancel-scheduled-message"},
+    )
+    tracemalloc.start()
+    talk.broker.receive(talk.amqp.data_to_send())
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(100):
+        body = {"sequence-numbers": Array([], 0x81), "x": b"x" * 100_000}
+        link.send(head + section(DATA, encode(b"x" * 100_000)), b"%d" % number, settled=False)
+        requests.send(ask + section(VALUE, encode(body)), b"%d" % number, settled=False)
+        talk.broker.receive(talk.amqp.data_to_send())
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(talk.store.batch.callbacks) == 200
+    assert after - before < 2_000_000
+    talk.exchange()
+
+
+def test_a_session_s_state_and_other_properties_count_on_their_way_to_the_disk() -> None:
+    batch = Batch()
+    batch.set_state(1, "s", b"x" * 100, 0)
+    batch.set_state(1, "s", None, 0)
+    batch.rewrite(1, Entry(sequence=1), b"x" * 50)
+    assert batch.size == 150
 
 
 @pytest.mark.parametrize("ending", ["detach", "drop", "end", "read"])

@@ -325,7 +325,7 @@ class Connection(ConnectionLife):
         if session.ended:
             return ()
         try:
-            return session.handle(performative)
+            return session.handle(performative, len(frame))
         except SessionError as error:
             return (self._end_session(session, error.error),)
 
@@ -356,6 +356,7 @@ class Connection(ConnectionLife):
         session = self._session(channel)
         known = not session.ended
         session.end()
+        self.budget.attached -= session.attached
         del self._by_remote[channel]
         self._over.add(channel)
         self._sessions.pop(session.channel, None)

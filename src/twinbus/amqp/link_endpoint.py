@@ -36,6 +36,7 @@ class Link(LinkLife):
         "_parts",
         "_size",
         "_transfer",
+        "attach_size",
         "credit",
         "delivery_count",
         "drain",
@@ -54,6 +55,7 @@ class Link(LinkLife):
         self.handle = handle
         self.role = role
         self.remote: Attach | None = None
+        self.attach_size = 0  # what the peer's attach takes
         self.credit = 0
         self.delivery_count = 0
         self.drain = False
@@ -151,9 +153,10 @@ class Link(LinkLife):
             if not more and not aborted:
                 return self._whole(transfer, payload)
             self._transfer = transfer
+            self._hold(len(transfer[1]))
         elif count > 1 and values[1] is not None and values[1] != transfer[0]:
             raise SessionError("amqp:not-allowed", "a delivery starts within another on its link")
-        self._add(payload, more=more)
+        self._add(transfer, payload, more=more)
         if more and not aborted:
             return None
         parts = self._parts
@@ -184,11 +187,11 @@ class Link(LinkLife):
             raise CodecError("a delivery's id, tag or format is not of its type")
         return delivery_id, tag, message_format, bool(values[4] if count > 4 else False)
 
-    def _add(self, payload: bytes, *, more: bool) -> None:
+    def _add(self, transfer: tuple[int, bytes, int, bool], payload: bytes, *, more: bool) -> None:
         self._size += len(payload)
         if self.max_message_size and self._size > self.max_message_size:
             self._parts = None  # too large: what is still to come of it is read and not kept
-            self._hold(-self._held)
+            self._hold(len(transfer[1]) - self._held)
         if payload and self._parts is not None:
             self._parts.append(payload)
             if more:

@@ -85,6 +85,7 @@ class Session:
         self._remote_window = WINDOW
         self._unannounced = 0
         self._unfinished = 0
+        self.attached = 0  # bytes of the attaches of links that are there
         self._waiting: deque[bytes] = deque()
         self._links: dict[int, Link] = {}
         self._by_remote: dict[int, Link] = {}
@@ -175,7 +176,7 @@ class Session:
             "amqp:resource-limit-exceeded", f"a session has at most {HANDLE_MAX + 1} links"
         )
 
-    def _on_attach(self, attach: Attach) -> list[Event]:
+    def _on_attach(self, attach: Attach, size: int) -> list[Event]:
         if attach.handle in self._by_remote:
             raise SessionError("amqp:session:handle-in-use", f"handle {attach.handle} is in use")
         if attach.handle > HANDLE_MAX:
@@ -186,6 +187,8 @@ class Session:
         else:
             link.follow(LinkStep.ATTACH_CAME)
         link.remote = attach
+        link.attach_size = size
+        self._count_attached(size)
         link.delivery_count = attach.initial_delivery_count or 0 if link.role == RECEIVER else 0
         self._by_remote[attach.handle] = link
         return [] if link.state is LinkState.DETACHING else [LinkAttached(link, attach)]
@@ -212,8 +215,13 @@ class Session:
         link.follow(LinkStep.DETACH_CAME)
         link.drop_unfinished()
         self._links.pop(link.handle, None)
+        self._count_attached(-link.attach_size)
         self.forget_deliveries(link)
         return [LinkDetached(link, detach.error)] if known or detach.error else []
+
+    def _count_attached(self, size: int) -> None:
+        self.attached += size
+        self._writer.budget.attached += size
 
     def forget_deliveries(self, link: Link) -> None:
         gone = [key for key, (owner, _) in self._unsettled.items() if owner is link]
@@ -409,10 +417,10 @@ class Session:
         self.flush()
         self._writer.write_frame(self.channel, performative.encoded())
 
-    def handle(self, performative: Any) -> list[Event]:
-        """Take in a frame that is neither transfer nor disposition nor flow."""
+    def handle(self, performative: Any, size: int) -> list[Event]:
+        """Take in a frame of this size that is neither transfer nor disposition nor flow."""
         if isinstance(performative, Attach):
-            return self._on_attach(performative)
+            return self._on_attach(performative, size)
         if isinstance(performative, Detach):
             return self._on_detach(performative)
         raise SessionError("amqp:not-allowed", f"{type(performative).__name__} is out of place")

@@ -132,6 +132,7 @@ class Batch:
     def rewrite(self, entity: int, entry: Entry, bare: bytes) -> None:
         """Give a message other bytes of its own."""
         self.rewrites.append((bare, row_id(entity, entry.sequence)))
+        self.size += len(bare)
 
     def copy_aside(self, entity: int, entry: Entry, reason: str, now_ms: int) -> None:
         """Keep, out of reach, a message that is deleted."""
@@ -185,6 +186,7 @@ class Batch:
         if state is None:
             self.run("DELETE FROM session WHERE entity = ? AND id = ?", entity, session)
         else:
+            self.size += len(state)
             self.run(
                 "INSERT INTO session (entity, id, state, updated_ms) VALUES (?, ?, ?, ?) "
                 "ON CONFLICT DO UPDATE "

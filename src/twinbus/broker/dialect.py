@@ -78,7 +78,7 @@ from twinbus.broker.refusals import (
 )
 from twinbus.broker.replies import Replies
 from twinbus.broker.sessions import SessionLock, SessionQueue, Waiter
-from twinbus.budget import Budget
+from twinbus.budget import MAX_ATTACHED, Budget
 from twinbus.ledger import Operation
 
 log = logging.getLogger("twinbus.broker")
@@ -254,8 +254,9 @@ class Client:
     def _on_attached(self, event: LinkAttached) -> None:
         link, attach = event.link, event.attach
         self._attached += 1
-        if self._attached % 100 == 0 and self.amqp.link_count > MAX_LINKS:
-            text = f"a connection has at most {MAX_LINKS} links"
+        crowded = self._attached % 100 == 0 and self.amqp.link_count > MAX_LINKS
+        if crowded or self.amqp.budget.attached > MAX_ATTACHED:
+            text = f"a connection has at most {MAX_LINKS} links, of {MAX_ATTACHED} bytes together"
             self.amqp.close(Error("amqp:resource-limit-exceeded", text))
             return
         end = attach.target if link.role == RECEIVER else attach.source
@@ -412,6 +413,7 @@ class Client:
 
     def _on_message(self, producer: Producer, event: Delivery) -> None:
         payloads = payloads_of(producer, event)
+        event.payload = None  # or the answer would keep it until the disk has the message
         producer.used_ms = self._now_ms
         done = partial(self.settle_incoming, event)
         self.namespace.send(producer.entity, payloads, self._now_ms, done)

@@ -46,10 +46,11 @@ class Request:
         self.reply(Reply(200, "OK", body))
 
     def when_stored(self, body: dict[str, Any] | None = None) -> Done:
-        """A callback that answers once the commit is through."""
+        """A callback that answers once the commit is through, and keeps nothing of the request."""
+        reply = self.reply
 
         def done(error: Exception | None) -> None:
-            self.reply(Reply(200, "OK", body or {}) if error is None else refusal(error))
+            reply(Reply(200, "OK", body or {}) if error is None else refusal(error))
 
         return done
 

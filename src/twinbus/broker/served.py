@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twinbus.amqp.message import Message
 from twinbus.amqp.types import CodecError
+from twinbus.broker.descriptions import MAX_PATH
 from twinbus.broker.entry import PING, Entry
 from twinbus.broker.lock import MessageRef
 from twinbus.broker.queue import Queue
@@ -233,7 +234,8 @@ def _ref(path: str, message: Message) -> MessageRef:
 
 def _home(message: Message) -> str | None:
     home = message.application_properties().get(HOME)
-    return home if isinstance(home, str) else None
+    # What is longer is no path, and a lock would keep it.
+    return home if isinstance(home, str) and len(home) <= MAX_PATH else None
 
 
 def _why(operation: Operation, path: str) -> Cause:

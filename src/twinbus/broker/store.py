@@ -126,7 +126,6 @@ class Store:
         self.on_change: Callable[[], None] = lambda: None
         # The rows of messages that were met without their bytes. Nobody gets to see them.
         self.lost: set[int] = set()
-        self._next_body = 0  # not known before a body is shared
         try:
             self._open()
         except sqlite3.DatabaseError as error:
@@ -140,6 +139,10 @@ class Store:
         self._prepare()
         self._reader = self._connect()
         self._reader.execute("PRAGMA query_only = ON")
+        # Known before a message needs it, because a send that reads may be refused half-way.
+        (given,) = self._reader.execute("SELECT body FROM next_number").fetchone()
+        (there,) = self._reader.execute("SELECT coalesce(max(id), 0) + 1 FROM body").fetchone()
+        self._next_body = max(int(given), int(there))
 
     def _connect(self) -> sqlite3.Connection:
         link = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
@@ -422,10 +425,6 @@ class Store:
     def share(self, entry: Entry) -> None:
         """Have the bytes stored once, for all copies of this message. They may be already."""
         if entry.body is None:
-            if not self._next_body:
-                (given,) = self.query("SELECT body FROM next_number")[0]
-                (there,) = self.query("SELECT coalesce(max(id), 0) + 1 FROM body")[0]
-                self._next_body = max(int(given), int(there))
             entry.body, self._next_body = self._next_body, self._next_body + 1
 
     def close(self) -> None:

@@ -180,6 +180,31 @@ def test_a_disk_that_cannot_be_read_leaves_a_list_as_it_was(
     changes_nothing(yard, entity, lambda: WAYS[way](yard, entity, payloads))
 
 
+def test_nothing_is_read_once_a_list_is_being_placed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even by the first message whose bytes several subscriptions share: a disk that refused
+    that would leave a part of the list."""
+    yard = Yard(tmp_path)
+    yard.make("u", TopicDescription())
+    for name in ("one", "two"):
+        yard.subscribe(name, topic="u")
+    yard.restart()
+
+    def fails(sql: str, *values: Any) -> Any:
+        raise StoreError("the disk cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(yard.store, "query", fails)
+        answer = Answer()
+        yard.namespace.send(yard.entity("u"), [message("a"), message("b")], yard.now, answer)
+    yard.commit()
+    assert answer.done
+    for name in ("one", "two"):
+        assert yard.ids(yard.namespace.directory.subscription("u", name).queue) == ["a", "b"]
+    yard.store.close()
+
+
 def test_what_an_action_fails_at_is_its_subscriptions_alone(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

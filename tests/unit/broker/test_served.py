@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.unit.broker.bus import Bus, message
 
-from twinbus.broker.served import ServedRecords
+from twinbus.amqp.message import Message, Properties, with_application_properties
+from twinbus.broker.served import ServedRecords, _ref
 from twinbus.ledger import Operation
 
 
@@ -94,3 +95,13 @@ def test_what_is_given_up_comes_after_what_led_to_it(bus: Bus, ledger: Ledger) -
     assert list(ledger.kept) == [("send", "q")]
     bus.commit()
     assert list(ledger.kept) == [("send", "q"), ("abandon", "q"), ("dead_letter", "q")]
+
+
+@pytest.mark.parametrize(("length", "is_kept"), [(260, True), (261, False), (200_000, False)])
+def test_a_lock_remembers_no_more_of_a_message_than_a_path_can_have(
+    bus: Bus, ledger: Ledger, length: int, is_kept: bool
+) -> None:
+    home = "h" * length
+    bare = with_application_properties(Properties(message_id="m").encoded(), {"x-ms-path": home})
+    ref = _ref("q/x-servicebus-transfer/0", Message.parse(bare))
+    assert ref == ("m", home if is_kept else None)
