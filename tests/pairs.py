@@ -76,7 +76,7 @@ class Pair:
         state: State = self.factory.entity_states()[path]
         return state
 
-    async def until(self, path: str, state: State, within_s: float = 15) -> None:
+    async def until(self, path: str, state: State, within_s: float = 60) -> None:
         end = time.monotonic() + within_s
         while self.state(path) is not state:
             assert time.monotonic() < end, (self.state(path), self.events)

@@ -27,8 +27,8 @@ from tests.gateway import Gateway
 from tests.ports import free_ports
 
 PORTS = (5672, 5673, 5674, 5675, 5676, 5680, 5300, 5301, 5302, 5303, 9464)
-COMMAND_S = 100
-READY_S = 60
+COMMAND_S = 300
+READY_S = 180
 BIN = Path(sys.executable).parent
 
 _PORT = re.compile(rf"(?<![\d.])({'|'.join(map(str, PORTS))})(?!\d)")

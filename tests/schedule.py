@@ -39,7 +39,7 @@ STARTS_ITS_OWN = frozenset(
 )
 WORLDS = ("asyncio", "blocking")
 HEAVY_AT_ONCE = 3
-HEAVY_TIMEOUT_S = 400
+HEAVY_TIMEOUT_S = 900
 # A file that takes longer is shared out by world, the half of each with a broker of its own.
 LONG_S = 20.0
 

@@ -28,7 +28,7 @@ from twinbus.auth.credentials import Secret
 from twinbus.homeward.received import ReceivedMessage
 from twinbus.sdk.links import Links
 
-START_S = 150.0
+START_S = 400.0
 LIMIT = 262_144
 TWINBUS = str(Path(sys.executable).with_name("twinbus"))
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def backlog_queues(count: int, **settings: Any) -> dict[str, dict[str, Any]]:
     return {backlog_path(index): dict(made) for index in range(count)}
 
 
-def until(ask: Callable[[], T], wanted: Callable[[T], bool], within_s: float = 60) -> T:
+def until(ask: Callable[[], T], wanted: Callable[[T], bool], within_s: float = 180) -> T:
     """The answer, as soon as it is what is wanted."""
     end = time.monotonic() + within_s
     while True:
@@ -130,7 +130,7 @@ class Namespaces:
             number = sequence_number(page[-1]) + 1
         return found
 
-    def until_empty(self, within_s: float = 90) -> None:
+    def until_empty(self, within_s: float = 300) -> None:
         until(self.left, lambda left: left == 0, within_s)
 
     def administrator(self) -> ServiceBusAdministrationClient:
@@ -220,7 +220,7 @@ class SyphonProcess:
 
     # ------------------------------------------------------------ its end
 
-    def wait(self, within_s: float = 200) -> int:
+    def wait(self, within_s: float = 500) -> int:
         return self.process.wait(within_s)
 
     def interrupt(self) -> int:

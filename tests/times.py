@@ -123,3 +123,10 @@ def slowness() -> float:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return max(1.0, (time.monotonic() - began) / worked)
+
+
+def is_prompt(began: float, limit_s: float) -> bool:
+    """Whether no more time has passed than is promised of a machine at rest; on a busy one, as much
+    more as it is busy with other things."""
+    took_s = time.monotonic() - began
+    return took_s < limit_s or took_s < limit_s * slowness()

@@ -59,7 +59,7 @@ class Cluster:
     def start(self) -> Cluster:
         (port,) = free_ports(1)
         log = self._start("master.Master", "--port", str(port), "--webui-port", "0")
-        until(log.read_text, lambda text: "New state: ALIVE" in text, 60)
+        until(log.read_text, lambda text: "New state: ALIVE" in text, 240)
         self.master = f"spark://127.0.0.1:{port}"
         room = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
         logs = [
@@ -67,7 +67,7 @@ class Cluster:
             for name in ("one", "two")
         ]
         for each in logs:
-            until(each.read_text, lambda text: "Successfully registered" in text, 60)
+            until(each.read_text, lambda text: "Successfully registered" in text, 240)
         return self
 
     def _start(self, kind: str, *arguments: str) -> Path:

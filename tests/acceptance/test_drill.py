@@ -24,7 +24,7 @@ TWINBUS = str(Path(sys.executable).with_name("twinbus"))
 DAMAGE = "number 3000, which is no entity's: 1 session state of no use"
 
 
-def run(*arguments: str, within_s: float = 400) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, within_s: float = 800) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [TWINBUS, "drill", *arguments],
         capture_output=True,
@@ -68,7 +68,7 @@ def test_a_drill_that_leaves_a_file_that_does_not_hold_together_has_failed(tmp_p
     process = start("--messages", "16", "--faults", "throttle", "--keep", str(tmp_path))
     until_said(process, "the verdict")
     damage(tmp_path / "secondary")
-    out, _ = process.communicate(timeout=380)
+    out, _ = process.communicate(timeout=780)
     assert process.returncode == 1, out
     assert f"a file does not hold together: the secondary namespace: {DAMAGE}" in out
     assert "FAILED: the file of a namespace does not hold together: " in out

@@ -200,6 +200,8 @@ def test_a_confirmed_completion_never_comes_back(mortal: BrokerProcess) -> None:
         completers = [Completer(mortal.connection_string) for _ in range(2)]
         for completer in completers:
             completer.start()
+        while not confirmed and not any(completer.confirmed for completer in completers):
+            time.sleep(0.01)  # on a busy machine it takes a while before any has come so far
         time.sleep(random.uniform(0.1, 0.4))
         mortal.kill()
         for completer in completers:

@@ -15,6 +15,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import ServiceBusError
 from tests.pairs import Pair, backlog, peek, properties, two_brokers
+from tests.times import is_prompt
 
 from twinbus import BacklogError, PairingError, envelope
 from twinbus.failover.states import State
@@ -41,7 +42,7 @@ async def test_upon_failure_the_sender_diverts_and_starts_pings_and_comes_home(
             assert pair.state("orders") is State.DIVERTED
             began = time.monotonic()
             await other.send_messages(ServiceBusMessage("diverted 2"))
-            assert time.monotonic() - began < 1, "the other sender knows without trying"
+            assert is_prompt(began, 1), "the other sender knows without trying"
             assert [str(each) for each in await backlog(pair)] == ["diverted 1", "diverted 2"]
             primary.start()
             await pair.until("orders", State.HEALTHY)
@@ -71,7 +72,7 @@ async def test_a_primary_that_says_nothing_is_diverted_by_timeout(
             try:
                 began = time.monotonic()
                 await sender.send_messages(ServiceBusMessage("during", message_id="1"), timeout=8)
-                assert time.monotonic() - began < 9
+                assert is_prompt(began, 9)
                 assert pair.state("orders") is State.DIVERTED
             finally:
                 os.kill(primary.pid, signal.SIGCONT)
@@ -118,7 +119,7 @@ async def test_failures_within_the_interval_reach_the_caller(kind: str, tmp_path
             await pair.until("orders", State.DIVERTED)
             began = time.monotonic()
             await sender.send_messages(ServiceBusMessage("diverted"))
-            assert time.monotonic() - began < 0.5, "the link to the backlog was opened meanwhile"
+            assert is_prompt(began, 0.5), "the link to the backlog was opened meanwhile"
         suspected, diverted = pair.seen(Suspected)[0], pair.seen(Diverted)[0]
         assert 2.9 < diverted.at - suspected.at < 5
         assert [str(each) for each in await backlog(pair)] == ["diverted"]

@@ -34,6 +34,7 @@ from tests.integration.administrators import (
     subscription_receiver,
     token,
 )
+from tests.times import is_prompt
 from tests.worlds import World, receive_some
 
 from twinbus.lab.faults import FaultClient, FaultError
@@ -478,7 +479,7 @@ async def test_store_and_forward_accepts_now_and_shows_the_message_later(
     async with world.sender(queue) as sender, world.receiver(queue) as receiver:
         began = time.monotonic()
         await sender.send_messages([ServiceBusMessage("late 1"), ServiceBusMessage("late 2")])
-        assert time.monotonic() - began < 3
+        assert is_prompt(began, 3)
         await clear(faults)
         await sender.send_messages(ServiceBusMessage("prompt"))
         found = await receive_some(receiver, 3, within_s=30)

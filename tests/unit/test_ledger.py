@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 
 import pyarrow.parquet as pq
 import pytest
+from tests.times import is_prompt
 
 from twinbus.ledger import (
     FORMAT,
@@ -93,7 +94,7 @@ def test_how_an_entity_is_is_written_at_once_with_what_waits(tmp_path: Path) -> 
     for mark in sorted(MARKS):
         ledger.add(mark, Cause.NORMAL, "contoso", "orders", count=0, units=0, at=NOON)
     while len(rows(tmp_path)) < 1 + len(MARKS):
-        assert time.monotonic() - began < 10
+        assert is_prompt(began, 10)
         time.sleep(0.02)
     assert len(list(tmp_path.glob("day=*/*"))) == 1, "together"
     ledger.close()
@@ -243,9 +244,9 @@ def test_a_store_that_hangs_holds_up_neither_add_nor_close(tmp_path: Path) -> No
     time.sleep(0.05)
     began = time.monotonic()
     add(ledger, "b")
-    assert time.monotonic() - began < 0.5
+    assert is_prompt(began, 0.5)
     ledger.close(timeout_s=0.1)
-    assert time.monotonic() - began < 5
+    assert is_prompt(began, 5)
     stuck.set()
 
 
@@ -342,9 +343,9 @@ def test_a_store_that_never_answers_holds_up_neither_add_nor_close() -> None:
             began = time.monotonic()
             for number in range(1_000):
                 add(ledger, number)
-            assert time.monotonic() - began < 1
+            assert is_prompt(began, 1)
             ledger.close(timeout_s=0.2)
-            assert time.monotonic() - began < 5
+            assert is_prompt(began, 5)
             assert ledger.status.written == 0
 
 

@@ -24,6 +24,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from harness.brokers import KEY, BrokerProcess, certificate
 from tests.integration.administrators import admin_port
 from tests.pairs import Pair, backlog, peek
+from tests.times import is_prompt
 
 from twinbus.failover.states import State
 from twinbus.lab.faults import FaultClient
@@ -226,7 +227,7 @@ async def test_a_time_out_of_the_callers_own_diverts_and_is_kept(pair: Pair) -> 
     try:
         began = time.monotonic()
         await pair.sender("silent").send_messages(ServiceBusMessage("kept"), timeout=4)
-        assert time.monotonic() - began < 6
+        assert is_prompt(began, 6)
         assert pair.state("silent") is State.DIVERTED
     finally:
         pair.primary.resume()
@@ -249,7 +250,7 @@ async def test_the_first_send_to_a_primary_that_says_nothing_takes_less_than_15_
                 pair.sender("shut").send_messages(ServiceBusMessage("x")),
                 pair.sender("sized").schedule_messages(ServiceBusMessage("x"), datetime.now(UTC)),
             )
-            assert time.monotonic() - began < 15
+            assert is_prompt(began, 15)
         finally:
             pair.primary.resume()
     assert set(pair.factory.entity_states().values()) == {State.DIVERTED}
@@ -268,7 +269,7 @@ async def test_the_first_send_to_a_port_that_refuses_takes_less_than_5_seconds(p
             pair.sender("silent").send_messages(ServiceBusMessage("x")),
             pair.sender("shut").schedule_messages(ServiceBusMessage("x"), datetime.now(UTC)),
         )
-        assert time.monotonic() - began < 5
+        assert is_prompt(began, 5)
     assert set(pair.factory.entity_states().values()) == {State.DIVERTED}
 
 
@@ -278,7 +279,7 @@ async def test_a_bad_key_is_raised_within_3_seconds(pair: Pair) -> None:
     began = time.monotonic()
     with pytest.raises(ServiceBusAuthenticationError):
         await pair.sender("silent").send_messages(ServiceBusMessage("x"))
-    assert time.monotonic() - began < 3
+    assert is_prompt(began, 3)
     assert pair.state("silent") is State.HEALTHY
 
 

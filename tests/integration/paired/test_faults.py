@@ -23,6 +23,7 @@ from azure.servicebus.exceptions import (
 from harness.brokers import BrokerProcess
 from tests.integration.administrators import admin_port
 from tests.pairs import SECOND, Pair, backlog, peek
+from tests.times import is_prompt
 
 from twinbus import BacklogError
 from twinbus.failover.states import State
@@ -112,7 +113,7 @@ async def test_busy_is_raised_to_a_caller_who_has_no_ten_seconds(
         began = time.monotonic()
         with pytest.raises(ServiceBusServerBusyError, match="50009"):
             await sender.send_messages(message()[1], timeout=5)
-        assert time.monotonic() - began < 5
+        assert is_prompt(began, 5)
     assert pair.state("busy") is State.HEALTHY
 
 
@@ -198,7 +199,7 @@ async def test_no_answer_is_a_time_out_and_diverts_in_time(pair: Pair, faults: F
         await start(faults, "no-answer", "mute")
         began = time.monotonic()
         await sender.send_messages(sent, timeout=8)
-        assert time.monotonic() - began < 9
+        assert is_prompt(began, 9)
         await clear(faults)
     assert name in await waiting(pair)
     assert name not in await ids(pair.primary.connection_string, "mute")
@@ -219,12 +220,12 @@ async def test_closing_does_not_wait_for_a_ping_that_hangs(
     before = set(threading.enumerate())
     async with pair.sender("mute") as sender:
         await start(faults, "no-answer", "mute")
-        await sender.send_messages(message()[1], timeout=4)
-    assert await asyncio.to_thread(pinging.wait, 30), "a ping was sent"
+        await sender.send_messages(message()[1], timeout=8)
+    assert await asyncio.to_thread(pinging.wait, 60), "a ping was sent"
     await asyncio.sleep(0.5)  # so that it is on its way, and not still being prepared
     began = time.monotonic()
     await pair.call(pair.factory.close)
-    assert time.monotonic() - began < 3, "a ping may take ten seconds"
+    assert is_prompt(began, 3), "a ping may take ten seconds"
     left = {each.name for each in set(threading.enumerate()) - before}
     assert not [name for name in left if name.startswith("twinbus ")], left
 

@@ -24,6 +24,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from tests.times import is_prompt
 from tests.unit.paired import fakes
 from tests.unit.paired.fakes import make_pair, raising
 from tests.unit.test_envelope import encoded
@@ -233,7 +234,7 @@ async def test_server_busy_is_raised_when_the_caller_has_no_ten_seconds(
     began = time.monotonic()
     with pytest.raises(ServiceBusServerBusyError):
         await primary.get_queue_sender("orders").send_messages(SEND, timeout=5)
-    assert time.monotonic() - began < 1
+    assert is_prompt(began, 1)
     assert primary.entity_states() == {"orders": State.HEALTHY}
     await primary.close()
 
@@ -454,7 +455,7 @@ async def test_who_waits_behind_a_failing_link_fails_with_it(
         *(sender.send_messages(SEND) for _ in range(50)), return_exceptions=True
     )
     assert all(isinstance(result, ServiceBusConnectionError) for result in results)
-    assert time.monotonic() - began < 1
+    assert is_prompt(began, 1)
     assert tries == 1
     await primary.close()
 

@@ -10,6 +10,7 @@ import time
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from tests.syphons import until
+from tests.times import is_prompt
 
 from twinbus.errors import first_line
 from twinbus.spark import watch as watching
@@ -83,7 +84,7 @@ def test_the_one_that_rings_is_awake_at_once_and_the_other_stays_asked(
     phones[1].ring()
     began = time.monotonic()
     assert watch.wait(30) == ["1"]
-    assert time.monotonic() - began < 5
+    assert is_prompt(began, 5)
     watch.let_go(["1"])
     watch.wait(0)
     assert [phone.watches for phone in phones] == [1, 2]
