@@ -26,11 +26,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ TESTED_ELSEWHERE = ("test_architecture", "test_generated", "test_site", "test_pr
 # The broker of these is another process, of which the map knows nothing.
 NEED_PROCESSES = ("test_hostile", "test_other_sdks", "test_port", "test_java", "test_engine")
 EXAMPLES = 40
-PLUGINS = ["-p", "no:cacheprovider", "--hypothesis-seed=0"]
+IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"  # hypothesis, before pytest
+PLUGINS = ["-p", "no:cacheprovider", "--hypothesis-seed=0", "-W", IMPORTED]
 COPIED = ("src", "tests", "harness", "tools", "bench", "docs", "pyproject.toml", "Makefile")
 OURS = ("twinbus", "tests", "tools", "harness")  # to be imported from the copy
 # Imported once, not in each of the processes.
@@ -290,6 +292,15 @@ class Copy:
         if self._child == 0:
             self._in_child(tests, limit_s)
 
+    def check(self, mutant: Mutant, tests: list[str]) -> None:
+        """Raise unless the tests pass as long as nothing is broken."""
+        source = (self.folder / "src" / "twinbus" / f"{mutant.module}.py").read_text()
+        self.start(replace(mutant, whole=source), tests, 600)
+        while (result := self.result()) is None:
+            time.sleep(0.02)
+        if result.noticed:
+            raise RuntimeError(f"{result.noticed} fails on unbroken code")
+
     @property
     def is_free(self) -> bool:
         return self._child is None
@@ -311,6 +322,8 @@ class Copy:
             noticed = "an end that never came"
         elif os.WIFSIGNALED(status):
             noticed = f"signal {os.WTERMSIG(status)}, as of too much processor time"
+        elif status:
+            raise RuntimeError((self.folder / "output").read_text()[-2000:])
         else:
             noticed = self._said.read_text()
         return Tried(self._mutant, noticed, self._tests, time.monotonic() - self._began)
@@ -342,9 +355,11 @@ class Copy:
                 chooser.noticed = f"pytest ended with {int(ended)}"
             self._said.write_text(chooser.noticed)
             code = 0
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            raise
         finally:
-            if code:
-                self._said.write_text("a process that died")
             os._exit(code)
 
 
@@ -414,6 +429,7 @@ def attempt(chosen: list[Mutant], tests: Map, asked: argparse.Namespace) -> Iter
     waiting = iter(chosen)
     with tempfile.TemporaryDirectory() as folder:
         copies = [Copy(Path(folder) / f"copy{number}") for number in range(asked.workers)]
+        copies[0].check(chosen[0], tests.of(chosen[0], asked.budget))
         while True:
             for copy in copies:
                 if not copy.is_free and (result := copy.result()):
