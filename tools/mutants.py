@@ -32,6 +32,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -429,7 +430,7 @@ def attempt(chosen: list[Mutant], tests: Map, asked: argparse.Namespace) -> Iter
     waiting = iter(chosen)
     with tempfile.TemporaryDirectory() as folder:
         copies = [Copy(Path(folder) / f"copy{number}") for number in range(asked.workers)]
-        copies[0].check(chosen[0], tests.of(chosen[0], asked.budget))
+        copies[0].check(chosen[0], tests.of(chosen[0], asked.budget)[:20])
         while True:
             for copy in copies:
                 if not copy.is_free and (result := copy.result()):
@@ -460,10 +461,9 @@ def main(arguments: list[str] | None = None) -> int:
     sources = cores(asked.modules)
     every = [each for module, source in sources.items() for each in mutants(module, source)]
     by_name = {each.name: each for each in every}
-    count = min(asked.sample, len(every))
-    chosen = [by_name[name] for name in asked.only] or random.Random(asked.seed).sample(
-        every, count
-    )
+    random.Random(asked.seed).shuffle(every)
+    compiled = (each for each in every if each.compiles)
+    chosen = [by_name[name] for name in asked.only] or list(islice(compiled, asked.sample))
     tests = make_map(asked.workers)
     reasons, tried = known(), []
     began = time.monotonic()

@@ -58,6 +58,14 @@ class Mutant:
     def name(self) -> str:
         return f"{self.module}#{self.number}"
 
+    @property
+    def compiles(self) -> bool:
+        try:
+            compile(self.whole, "mutant", "exec")
+        except (SyntaxError, ValueError):
+            return False
+        return True
+
     def diff(self, source: str) -> str:
         lines = difflib.unified_diff(
             source.splitlines(),
@@ -71,28 +79,19 @@ class Mutant:
 
 
 def mutants(module: str, source: str) -> list[Mutant]:
-    """All of them, in the order of the source; those that do not compile or change nothing are not
-    among them."""
+    """All of them, in the order of the source, each once. Some few may not compile."""
     tree = ast.parse(source)
     places = _Places(source)
     made: list[Mutant] = []
     seen = {source}
     for node, kind, text in _changes(tree, places):
         whole = places.with_other(node, text)
-        if whole in seen or not _compiles(whole):
+        if whole in seen:
             continue
         seen.add(whole)
         before, after = _differing(source, whole)
         made.append(Mutant(module, len(made), node.lineno, kind, before, after, whole))
     return made
-
-
-def _compiles(source: str) -> bool:
-    try:
-        compile(source, "mutant", "exec")
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def _differing(source: str, whole: str) -> tuple[str, str]:

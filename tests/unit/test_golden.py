@@ -10,15 +10,18 @@ import logging
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.golden.opened import configured, everything
 from tests.unit.broker.bus import START_MS, Bus, Taker, message
 
 from twinbus.broker.sessions import SessionQueue
 from twinbus.ledger.reader import find_local, read_file
 from twinbus.ledger.record import schema
+from twinbus.spark.columns import COLUMNS
+from twinbus.spark.source import Queues, SourceOptions, StreamReader
 
 VERSIONS = sorted(path.parent for path in Path(__file__).parents[1].glob("golden/*/store.sql"))
 YEARS_MS = 3_700 * 86_400_000  # what was scheduled is due then
@@ -128,3 +131,27 @@ def test_a_ledger_has_every_record_that_was_put_there(version: Path) -> None:
 
 def test_configurations_say_what_they_said(version: Path) -> None:
     assert configured(version) == json.loads((version / "configured.json").read_text())
+
+
+def test_a_checkpoint_is_where_the_source_goes_on(
+    version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it left behind is read from all queues, and the next tick is one more."""
+    offsets = version / "checkpoint" / "offsets"
+    last = max(offsets.iterdir(), key=lambda path: int(path.name)).read_text().splitlines()[-1]
+    options = {"connection": "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k"}
+    reader = StreamReader(SourceOptions.of({**options, "queues": "one, two"}), list(COLUMNS))
+    left = reader.partitions(reader.initialOffset(), json.loads(last))
+    assert sorted(path for part in left for path in cast(Queues, part).paths) == ["one", "two"]
+    monkeypatch.setattr(reader, "_watch", Awake())
+    after = reader.latestOffset(json.loads(last), ReadAllAvailable())
+    assert after["tick"] == json.loads(last)["tick"] + 1
+
+
+class Awake:
+    """In a watch's place: there is a message in one queue."""
+
+    def wait(self, _: float) -> list[str]:
+        return ["one"]
+
+    def let_go(self, _: list[str]) -> None: ...
