@@ -181,7 +181,7 @@ class Connection(ConnectionLife):
                 self._tail = data[pos:] if pos else data
         self.budget.read_ahead = len(self._tail)
 
-    def tick(self, now: float) -> Event | None:
+    def tick(self, now: float) -> ConnectionClosed | None:
         """Keep the idle promises: a heartbeat if we were silent, a close if the peer was."""
         if self._heard or self._last_heard is None:
             self._heard, self._last_heard = False, now
@@ -384,7 +384,7 @@ class Connection(ConnectionLife):
         self.write_frame(0, opening.encoded())
         self._sent_open = True
 
-    def _fail(self, condition: str, description: str) -> Event:
+    def _fail(self, condition: str, description: str) -> ConnectionClosed:
         error = Error(condition, description)
         self.close(error)
         return ConnectionClosed(error)

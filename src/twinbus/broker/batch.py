@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from twinbus.broker import aside
-from twinbus.broker.entry import ACTIVE, DEFERRED, Entry
+from twinbus.broker.entry import ACTIVE, COLUMNS, DEFERRED, Entry
 from twinbus.broker.refusals import StoreError
 from twinbus.broker.schema import SEQUENCE_BITS, row_id
 
@@ -23,13 +23,9 @@ Row = tuple[Any, ...]
 
 OLD_IDS = "FROM seen WHERE entity = ? AND at_ms <= ?"
 
-# All columns but the first and the last, which are the key and the bytes.
-_columns = attrgetter(*(column.name for column in fields(Entry)[1:-1]))
-_peculiarities = attrgetter(
-    *("state", "delivery_count", "expires_ms", "due_ms", "session", "ttl_ms", "flags", "hops"),
-    *("origin_sequence", "dead_source", "delivery_annotations", "annotations", "body"),
-)
-_PLAIN = (ACTIVE, 0, None, None, None, None, 0, 0, None, None, None, None, None)
+_all_but_the_bytes = attrgetter(*COLUMNS[:-1])
+_peculiarities = attrgetter(*(n for n in COLUMNS if n not in ("enqueued_ms", "size", "bare")))
+_PLAIN = _peculiarities(Entry())
 
 
 @dataclass(slots=True)
@@ -100,7 +96,7 @@ class Batch:
             bare: bytes | None = entry.bare
             if entry.body is not None:
                 self.bodies[entry.body], bare = entry.bare, None
-            self.inserts.append((key, *_columns(entry), bare))
+            self.inserts.append((key, *_all_but_the_bytes(entry), bare))
         self.size += entry.size
         change = self.change(entity)
         change.add(entry.state, 1, entry.size)

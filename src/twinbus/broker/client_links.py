@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from twinbus.amqp.connection import Connection
+from twinbus.amqp.incoming import LinkAttached
 from twinbus.amqp.lifecycle import LinkState
-from twinbus.amqp.link_endpoint import Link
+from twinbus.amqp.link_endpoint import RECEIVER, Link
 from twinbus.amqp.performatives import Error, Source
 from twinbus.amqp.types import Described, Symbol
 from twinbus.broker.delivery import payload
@@ -21,6 +21,7 @@ from twinbus.broker.sessions import SessionLock, SessionQueue, Waiter
 from twinbus.budget import MAX_UNSENT
 
 if TYPE_CHECKING:
+    from twinbus.broker.dialect import Client
     from twinbus.broker.served import NoRecords
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
@@ -36,8 +37,11 @@ def error_of(error: Exception) -> Error:
     raise error
 
 
-def path_of(address: Any) -> str:
-    """The path in a link's address, which may be a whole URI."""
+def path_of(event: LinkAttached) -> str:
+    """The path in the address that a link was asked for, which may be a whole URI."""
+    attach = event.attach
+    end = attach.target if event.link.role == RECEIVER else attach.source
+    address = getattr(end, "address", None)
     if not isinstance(address, str):
         return ""
     try:
@@ -45,18 +49,6 @@ def path_of(address: Any) -> str:
     except ValueError:
         return ""  # no address at all, so nothing is found there
     return unquote(path).strip("/")
-
-
-class Conversation(Protocol):
-    """What a link needs of the client it belongs to."""
-
-    amqp: Connection
-    writable: bool
-    starved: bool
-
-    def touch(self) -> None: ...
-
-    def drop(self, link: Link, error: RequestError) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +73,7 @@ class Receiver:
 
     def __init__(
         self,
-        client: Conversation,
+        client: Client,
         link: Link,
         entity: Entity,
         queue: Queue,

@@ -21,7 +21,6 @@ from twinbus.amqp.connection import Connection
 from twinbus.amqp.incoming import (
     ConnectionClosed,
     Delivery,
-    Event,
     LinkAttached,
     LinkDetached,
     LinkFlow,
@@ -31,11 +30,7 @@ from twinbus.amqp.incoming import (
 )
 from twinbus.amqp.lifecycle import LinkState, Phase
 from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
-from twinbus.amqp.message import (
-    Message,
-    Properties,
-    typed_properties,
-)
+from twinbus.amqp.message import Message, Properties, typed_properties
 from twinbus.amqp.performatives import (
     ACCEPTED,
     Accepted,
@@ -163,11 +158,6 @@ class Client:
         self.namespace.pump(self._now_ms)
         self.touch()
 
-    def _handle(self, event: Event) -> None:
-        handler = _HANDLERS.get(type(event))
-        if handler is not None:
-            handler(self, event)
-
     def touch(self) -> None:
         """There is something to write."""
         self._on_output()
@@ -184,9 +174,9 @@ class Client:
         self.touch()
 
     def tick(self, now_s: float) -> None:
-        event = self.amqp.tick(now_s)
-        if event is not None:
-            self._handle(event)
+        closed = self.amqp.tick(now_s)
+        if closed is not None:
+            self._on_closed(closed)
         self._end_expired(self._clock())
         self.touch()
 
@@ -252,15 +242,14 @@ class Client:
     # -- links
 
     def _on_attached(self, event: LinkAttached) -> None:
-        link, attach = event.link, event.attach
+        link = event.link
         self._attached += 1
         crowded = self._attached % 100 == 0 and self.amqp.link_count > MAX_LINKS
         if crowded or self.amqp.budget.attached > MAX_ATTACHED:
             text = f"a connection has at most {MAX_LINKS} links, of {MAX_ATTACHED} bytes together"
             self.amqp.close(Error("amqp:resource-limit-exceeded", text))
             return
-        end = attach.target if link.role == RECEIVER else attach.source
-        path = path_of(getattr(end, "address", None))
+        path = path_of(event)
         try:
             self._attach(link, path)
         except RefusalError as error:

@@ -10,6 +10,7 @@ import json
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from twinbus.auth.access_rules import AccessRule
 from twinbus.broker.counts import Counts
@@ -36,7 +37,7 @@ from twinbus.broker.entity import (
     Entity,
     Topic,
 )
-from twinbus.broker.queue import Done, Owner, Queue
+from twinbus.broker.queue import Done, Queue
 from twinbus.broker.refusals import (
     DescriptionError,
     EntityDisabledError,
@@ -47,21 +48,23 @@ from twinbus.broker.refusals import (
     RequestError,
     StoreError,
 )
-from twinbus.broker.rules import Rule, TrueFilter
+from twinbus.broker.rules import DEFAULT_RULE, Rule, TrueFilter
 from twinbus.broker.rules import from_json as rule_from_json
 from twinbus.broker.rules import to_json as rule_to_json
 from twinbus.broker.schema import LAST_NUMBER
 from twinbus.broker.sessions import SessionQueue
 from twinbus.broker.store import Store, StoredEntity
 
-DEFAULT_RULE = "$Default"
+if TYPE_CHECKING:
+    from twinbus.broker.namespace import Namespace
+
 MAX_RULES = 2_000
 
 
 class Directory:
     """All entities of one namespace."""
 
-    def __init__(self, name: str, store: Store, rules: list[AccessRule], owner: Owner) -> None:
+    def __init__(self, name: str, store: Store, rules: list[AccessRule], owner: Namespace) -> None:
         self.name = name
         self.store = store
         self.rules = rules

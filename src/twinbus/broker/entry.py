@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 # The content type of a message that only asks whether a send would work. It is kept nowhere.
@@ -31,6 +31,10 @@ class Entry:
     annotations: bytes | None = None
     body: int | None = None
     bare: bytes = b""
+
+
+# All but the number. The store has them under the same names, and in this order.
+COLUMNS = tuple(column.name for column in fields(Entry)[1:])
 
 
 def lifetime(ttl_ms: int, from_ms: int) -> tuple[int | None, int | None]:

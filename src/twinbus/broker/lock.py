@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from twinbus.broker.entry import Entry
 from twinbus.broker.refusals import RequestError
-from twinbus.broker.window import Window
+
+if TYPE_CHECKING:
+    from twinbus.broker.sessions import SessionLock
 
 
 class Consumer(Protocol):
@@ -42,14 +44,6 @@ class MessageLock:
     token: bytes
     entry: Entry
     until_ms: int
-    owner: Holder | None = None
+    owner: SessionLock | None = None
     busy: bool = False  # its settlement is on the way to the disk
     ref: MessageRef | None = None  # if a ledger is kept
-
-
-class Holder(Protocol):
-    """A session that holds locks; the lock ends when the session's does."""
-
-    until_ms: int
-    window: Window
-    tokens: set[bytes]

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from twinbus.amqp import sections
-from twinbus.amqp.incoming import Event
 from twinbus.amqp.message import Message, typed_properties, with_properties
 from twinbus.amqp.types import CodecError
-from twinbus.auth.access_rules import AccessRule, Claim
+from twinbus.auth.access_rules import AccessRule
 from twinbus.broker.batch import Batch
 from twinbus.broker.burial import Burial
 from twinbus.broker.dead_letters import DeadLetters
@@ -51,6 +50,9 @@ from twinbus.broker.stored import pack_flags
 from twinbus.health import Health
 from twinbus.ledger import LedgerError, Operation
 
+if TYPE_CHECKING:
+    from twinbus.broker.trouble import Trouble
+
 log = logging.getLogger("twinbus.broker")
 
 Answer = Callable[[Any], None]
@@ -59,27 +61,6 @@ Admitted = tuple[Entry, Message, bool]
 
 MAX_MESSAGE_BYTES = 262_144
 MAX_ID = 128
-
-
-class Interference(Protocol):
-    """What stands between a namespace and its clients while a fault is on; see `trouble`."""
-
-    def intercept(self, client: Any, events: Iterator[Event]) -> Iterator[Event]:
-        """What a client sent, without what is to come to nothing."""
-
-    def admit(self, path: str, operation: str, claim: Claim, answer: Answer) -> Answer:
-        """A request to an entity's ``$management``: raise, or tell where the answer goes."""
-
-    async def before_managing(self, path: str) -> None:
-        """A management request over HTTP: raise, or wait, before it is done."""
-
-    async def before_answering(self, path: str) -> None:
-        """It is done: wait before it is answered."""
-
-    def commit_delay_s(self) -> float:
-        """How much longer a commit takes. Raises StoreError where it fails."""
-
-    def tick(self, now_ms: int) -> None: ...
 
 
 class Tokens:
@@ -114,7 +95,7 @@ class Namespace:
         self.health = health or Health(log, expected=(StoreError, LedgerError, OSError))
         self.new_token = new_token or Tokens()
         self.idle_link_ms = 0  # never, unless told otherwise
-        self.trouble: Interference | None = None  # there is one while a fault is on
+        self.trouble: Trouble | None = None  # there is one while a fault is on
         self.books = NoRecords()  # unless a ledger is kept
         self._awake: dict[Queue, None] = {}
         self._faltering: dict[Queue, None] = {}  # their turn comes again with the next tick
@@ -278,9 +259,6 @@ class Namespace:
                 burial = Burial(entry, NO_SESSION, text)
                 return self.dead_letters.put(entity.dead_letters, entity.path, burial, done)
         return entity.queue.put(entry, done)
-
-    def bury(self, queue: Queue, burial: Burial) -> None:
-        self.dead_letters.bury(queue, burial)
 
     # -- waking
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from twinbus.amqp.types import CodecError
 from twinbus.broker.burial import (
@@ -35,7 +35,7 @@ from twinbus.broker.burial import (
 from twinbus.broker.counts import Counts, Totals
 from twinbus.broker.descriptions import QueueDescription, SubscriptionDescription
 from twinbus.broker.entry import ACTIVE, DEFERRED, SCHEDULED, Entry
-from twinbus.broker.lock import Consumer, Holder, MessageLock
+from twinbus.broker.lock import Consumer, MessageLock
 from twinbus.broker.refusals import (
     EntityNotFoundError,
     LockLostError,
@@ -48,6 +48,8 @@ from twinbus.health import each
 
 if TYPE_CHECKING:
     from twinbus.broker.entity import Entity
+    from twinbus.broker.namespace import Namespace
+    from twinbus.broker.sessions import SessionLock
 
 Received = QueueDescription | SubscriptionDescription
 Done = Callable[[Exception | None], None]
@@ -58,17 +60,6 @@ Settle = Callable[[Done], None]
 def nothing(error: Exception | None) -> None:
     """Nobody waits for this one: another change of the same batch answers for it, or it is the
     broker's own work, which is tried again at the next turn."""
-
-
-class Owner(Protocol):
-    """What queues need of the namespace around them."""
-
-    @property
-    def new_token(self) -> Callable[[], bytes]: ...
-
-    def bury(self, queue: Queue, burial: Burial) -> None: ...
-
-    def wake(self, queue: Queue) -> None: ...
 
 
 class Queue:
@@ -82,7 +73,7 @@ class Queue:
         path: str,
         description: Received,
         store: Store,
-        owner: Owner,
+        owner: Namespace,
         last_sequence: int = 0,
     ) -> None:
         self.number = number
@@ -209,7 +200,7 @@ class Queue:
         consumer: Consumer,
         window: Window,
         now_ms: int,
-        owner: Holder | None = None,
+        owner: SessionLock | None = None,
         *,
         once: bool = False,
     ) -> bool:
@@ -238,7 +229,7 @@ class Queue:
                 return entry
 
     def hand(
-        self, entry: Entry, consumer: Consumer, now_ms: int, owner: Holder | None = None
+        self, entry: Entry, consumer: Consumer, now_ms: int, owner: SessionLock | None = None
     ) -> None:
         if consumer.deletes:
             self._hand_for_good(entry, consumer)
@@ -252,7 +243,7 @@ class Queue:
             # The bytes are on disk; prefetching clients must not fill our memory with them.
             entry.bare, entry.annotations = b"", None
 
-    def lock(self, entry: Entry, now_ms: int, owner: Holder | None = None) -> MessageLock:
+    def lock(self, entry: Entry, now_ms: int, owner: SessionLock | None = None) -> MessageLock:
         until_ms = owner.until_ms if owner else now_ms + self._lock_ms
         lock = MessageLock(self._new_token(), entry, until_ms, owner)
         self.locks[lock.token] = lock
@@ -414,7 +405,7 @@ class Queue:
 
     def _settle_buried(self, lock: MessageLock, burial: Burial | None, done: Done) -> None:
         if burial is not None:
-            self._owner.bury(self, burial)
+            self._owner.dead_letters.bury(self, burial)
         self._finish(lock, done, comes_back=False)
 
     def _finish(self, lock: MessageLock, done: Done, *, comes_back: bool) -> None:
@@ -490,7 +481,7 @@ class Queue:
         if burial is None:
             self.store.batch.delete(self.number, entry)
         else:
-            self._owner.bury(self, burial)
+            self._owner.dead_letters.bury(self, burial)
         self.taken[entry.sequence] = self._new_token()
 
         def committed(error: StoreError | None) -> None:
@@ -524,7 +515,7 @@ class Queue:
         self._delete([entry], nothing)
 
     def purge(
-        self, limit: int, before_ms: int, now_ms: int, owner: Holder | None, done: Done
+        self, limit: int, before_ms: int, now_ms: int, owner: SessionLock | None, done: Done
     ) -> int:
         """Delete ready messages that were enqueued before a moment; answers how many."""
         self.check_open()
@@ -554,9 +545,15 @@ class Queue:
         return self.store.browse(self.number, start, limit, PAGE_BYTES, session)
 
     def receive_deferred(
-        self, sequences: list[int], now_ms: int, *, deletes: bool, owner: Holder | None, done: Done
+        self,
+        sequences: list[int],
+        now_ms: int,
+        *,
+        deletes: bool,
+        owner: SessionLock | None,
+        done: Done,
     ) -> list[tuple[Entry, bytes, int]]:
-        """MessageLock, or delete, deferred messages: all of them or, if one is not there, none."""
+        """Lock, or delete, deferred messages: all of them or, if one is not there, none."""
         self.check_open()
         entries = []
         for sequence in dict.fromkeys(sequences):

@@ -15,11 +15,7 @@ from twinbus.amqp.types import Symbol
 from twinbus.broker.entity import Entity
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done, Queue
-from twinbus.broker.refusals import (
-    MessageError,
-    NotAllowedError,
-    RefusalError,
-)
+from twinbus.broker.refusals import MessageError, NotAllowedError, RefusalError
 from twinbus.broker.sessions import SessionLock, SessionQueue
 
 

@@ -29,6 +29,7 @@ from twinbus.broker.markup import (
 from twinbus.broker.refusals import AtomError, DescriptionError, RuleError
 from twinbus.broker.rules import (
     CORRELATED,
+    DEFAULT_RULE,
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -37,8 +38,6 @@ from twinbus.broker.rules import (
     SqlRuleAction,
     TrueFilter,
 )
-
-DEFAULT_RULE = "$Default"
 
 _CORRELATED = {name.title().replace("_", ""): name for name in CORRELATED}
 

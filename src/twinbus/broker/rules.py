@@ -42,6 +42,7 @@ from twinbus.broker.sql import Action, Condition, parse_action, parse_condition
 
 MAX_NAME = 50
 RULE_NAME = "RuleName"
+DEFAULT_RULE = "$Default"
 T = TypeVar("T", Condition, Action)
 
 

@@ -24,7 +24,7 @@ _OLDEST = 500
 
 @dataclass(slots=True, eq=False)
 class SessionLock:
-    """A session that somebody holds."""
+    """A session that somebody holds. It has the locks of its messages, which end with it."""
 
     id: str
     consumer: Consumer

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from twinbus.broker import aside, bodies
 from twinbus.broker.batch import OLD_IDS, Batch, Callback, Change, Row
-from twinbus.broker.entry import Entry
+from twinbus.broker.entry import COLUMNS, Entry
 from twinbus.broker.refusals import FormatError, StoreError
 from twinbus.broker.schema import (
     ADDED,
@@ -44,12 +44,8 @@ from twinbus.health import each
 
 log = logging.getLogger("twinbus.broker")
 
-_INSERT = """
-INSERT INTO message (
-    id, state, delivery_count, enqueued_ms, expires_ms, due_ms, session, ttl_ms, flags, size,
-    hops, origin_sequence, dead_source, delivery_annotations, annotations, body, bare
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
+_PLACES = ", ".join("?" * (1 + len(COLUMNS)))
+_INSERT = f"INSERT INTO message (id, {', '.join(COLUMNS)}) VALUES ({_PLACES})"  # noqa: S608 - ours
 # Most messages are like most others; each column that is left to its default saves half a
 # microsecond, which is what a column costs to bind.
 _INSERT_PLAIN = "INSERT INTO message (id, enqueued_ms, size, bare) VALUES (?, ?, ?, ?)"
@@ -67,12 +63,11 @@ UPDATE entity SET last_sequence = max(last_sequence, ?), active = active + ?,
     deferred = deferred + ?, scheduled = scheduled + ?, bytes = bytes + ?, pings = pings + ?
 WHERE id = ?
 """
-_SELECT = """
-SELECT message.id, state, delivery_count, enqueued_ms, expires_ms, due_ms, session, ttl_ms, flags,
-    size, hops, origin_sequence, dead_source, delivery_annotations, annotations, message.body,
+_SELECT = f"""
+SELECT message.id, {", ".join(f"message.{name}" for name in COLUMNS[:-1])},
     coalesce(message.bare, body.bare)
 FROM message LEFT JOIN body ON body.id = message.body
-"""
+"""  # noqa: S608 - our own names
 _READY = _SELECT + "WHERE message.id > ? AND message.id < ? AND state = 0"
 _READY_IN_SESSION = (
     _SELECT + "WHERE message.id >> 40 = ? AND session = ? AND message.id > ? AND state = 0"
@@ -465,6 +460,7 @@ class Store:
 
 
 def _entry(row: Row) -> Entry:
+    # By place, which is quicker than by name: `_SELECT` has the columns as an entry has them.
     return Entry(row[0] & (1 << SEQUENCE_BITS) - 1, *row[1:])
 
 

@@ -207,6 +207,7 @@ class Trouble:
     # -- what clients send
 
     def intercept(self, client: Client, events: Iterator[Event]) -> Iterator[Event]:
+        """What a client sent, without what is to come to nothing."""
         for event in events:
             passed = self._look(client, event)
             if passed is not None:
@@ -225,9 +226,7 @@ class Trouble:
         return event
 
     def _on_attached(self, event: LinkAttached) -> Event | None:
-        link, attach = event.link, event.attach
-        end = attach.target if link.role == RECEIVER else attach.source
-        path = path_of(getattr(end, "address", None))
+        link, path = event.link, path_of(event)
         if path.lower() == CBS:
             return event
         if path.lower().endswith(MANAGEMENT):
@@ -301,6 +300,7 @@ class Trouble:
     # -- requests
 
     def admit(self, path: str, operation: str, claim: Claim, answer: Answer) -> Answer:
+        """A request to an entity's ``$management``: raise, or tell where the answer goes."""
         act = Act.SEND if claim is Claim.SEND else Act.RECEIVE
         if operation in _RULES:
             act = Act.MANAGE
@@ -311,12 +311,14 @@ class Trouble:
         return answer if lost is None else _unheard
 
     async def before_managing(self, path: str) -> None:
+        """A management request over HTTP: raise, or wait, before it is done."""
         await self._outlast("no-answer", path)
         error = self._refusal(Act.MANAGE, path, MANAGEMENT_COST)
         if error is not None:
             raise error
 
     async def before_answering(self, path: str) -> None:
+        """It is done: wait before it is answered."""
         await self._outlast("answers-lost", path)
 
     async def _outlast(self, kind: str, path: str) -> None:
@@ -325,6 +327,7 @@ class Trouble:
             await self._changed.wait()
 
     def commit_delay_s(self) -> float:
+        """How much longer a commit takes. Raises StoreError where it fails."""
         if self._faults.find("failing-store", "") is not None:
             raise StoreError("the store failed: a fault 'failing-store' was started")
         slow = self._faults.find("slow-store", "")

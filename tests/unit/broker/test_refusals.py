@@ -41,7 +41,7 @@ from twinbus.broker.descriptions import (
 )
 from twinbus.broker.dialect import Client
 from twinbus.broker.markup import INSTANCE, SERVICE_BUS
-from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Interference, Namespace
+from twinbus.broker.namespace import MAX_MESSAGE_BYTES, Namespace
 from twinbus.broker.queue import nothing
 from twinbus.broker.refusals import (
     BUSY,
@@ -71,6 +71,7 @@ from twinbus.broker.refusals import (
     UnauthorizedError,
 )
 from twinbus.broker.store import Store
+from twinbus.broker.trouble import Trouble
 from twinbus.budget import MAX_BODY, Budget
 
 START_MS = 1_700_000_000_000
@@ -351,7 +352,7 @@ def fail(full: bool, act: Callable[[Desk], Answer], desk: Desk) -> Answer:
 
 
 def have_fault(condition: str, act: Callable[[Desk], Answer], desk: Desk) -> Answer:
-    desk.namespace.trouble = cast(Interference, Fault(TroubledError("a fault", condition)))
+    desk.namespace.trouble = cast(Trouble, Fault(TroubledError("a fault", condition)))
     return act(desk)
 
 

@@ -30,7 +30,7 @@ from twinbus.amqp.lifecycle import LinkState, Phase
 from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.auth.access_rules import ROOT_RULE
 from twinbus.auth.signature import Key
-from twinbus.broker import atom, rule_markup
+from twinbus.broker import atom, rule_markup, rules
 from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.inspection import inspect
 from twinbus.broker.refusals import DescriptionError
@@ -168,9 +168,7 @@ class Administrator:
         failed = self._put(f"{topic}/Subscriptions/{name}", _described(wanted))
         if failed is None:
             self.create_rule(topic, name, rule, now, done)
-            failed = self._ask(
-                "DELETE", f"{topic}/Subscriptions/{name}/Rules/{rule_markup.DEFAULT_RULE}"
-            )
+            failed = self._ask("DELETE", f"{topic}/Subscriptions/{name}/Rules/{rules.DEFAULT_RULE}")
         if failed is not None:
             done(failed)
 

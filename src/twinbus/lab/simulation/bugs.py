@@ -13,9 +13,10 @@ from typing import Any
 
 from twinbus import envelope
 from twinbus.broker.entity import Entity
-from twinbus.broker.lock import Consumer, Holder
+from twinbus.broker.lock import Consumer
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done, Queue, nothing
+from twinbus.broker.sessions import SessionLock
 from twinbus.broker.window import Window
 from twinbus.envelope import pack  # the one that ships, whatever stands in its place meanwhile
 from twinbus.failover.states import Failover, State
@@ -84,7 +85,7 @@ def generous_serve(
     consumer: Consumer,
     window: Window,
     now_ms: int,
-    owner: Holder | None = None,
+    owner: SessionLock | None = None,
     *,
     once: bool = False,
 ) -> bool:
