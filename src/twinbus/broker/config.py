@@ -68,8 +68,8 @@ class NamespaceConfig:
                 raise ConfigError(f"'{path}' of '{self.name}' is declared twice")
             seen.add(path.lower())
         for path, description in self.receivers():
-            for target in (description.forward_to, description.forward_dead_letters_to):
-                if target is not None and target.lower() not in seen:
+            for target in description.targets:
+                if target.lower() not in seen:
                     raise ConfigError(
                         f"'{path}' of '{self.name}' forwards to '{target}', which is not declared"
                     )
@@ -83,7 +83,7 @@ class NamespaceConfig:
             ready = {
                 key: path
                 for key, path in waiting.items()
-                if not any(target in waiting for target in self._targets(path))
+                if not any(t.lower() in waiting for t in self.queues[path].targets)
             }
             if not ready:
                 circle = ", ".join(f"'{path}'" for path in waiting.values())
@@ -91,11 +91,6 @@ class NamespaceConfig:
             ordered |= ready
             waiting = {key: path for key, path in waiting.items() if key not in ready}
         return list(ordered.values())
-
-    def _targets(self, path: str) -> list[str]:
-        queue = self.queues[path]
-        targets = (queue.forward_to, queue.forward_dead_letters_to)
-        return [target.lower() for target in targets if target is not None]
 
     def receivers(self) -> Iterator[tuple[str, QueueDescription | SubscriptionDescription]]:
         yield from self.queues.items()

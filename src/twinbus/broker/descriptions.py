@@ -75,11 +75,6 @@ def _check_between(
         raise DescriptionError(f"{what} must be between {low} and {high}; it is {value}")
 
 
-def _check_status(status: Status, what: str, allowed: tuple[Status, ...]) -> None:
-    if status not in allowed:
-        raise DescriptionError(f"a {what} cannot have the status {status}")
-
-
 MINUTE = timedelta(minutes=1)
 _MIN_IDLE = 5 * MINUTE
 
@@ -157,6 +152,12 @@ class _Received(_Common):
                 f"MaxDeliveryCount must be between 1 and {MAX_INT}; it is {self.max_delivery_count}"
             )
 
+    @property
+    def targets(self) -> list[str]:
+        """Where it forwards its messages, or its dead letters."""
+        targets = (self.forward_to, self.forward_dead_letters_to)
+        return [target for target in targets if target is not None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDescription(_Received, _Sized):
@@ -175,7 +176,8 @@ class TopicDescription(_Sized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_status(self.status, "topic", (Status.ACTIVE, Status.DISABLED, Status.SEND_DISABLED))
+        if self.status is Status.RECEIVE_DISABLED:
+            raise DescriptionError(f"a topic cannot have the status {self.status}")
 
 
 @dataclass(frozen=True, kw_only=True)

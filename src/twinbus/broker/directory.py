@@ -255,9 +255,7 @@ class Directory:
     def _check_forwards(
         self, path: str, description: QueueDescription | SubscriptionDescription
     ) -> None:
-        for target in (description.forward_to, description.forward_dead_letters_to):
-            if target is None:
-                continue
+        for target in description.targets:
             if target.lower() == path.lower():
                 raise DescriptionError(f"'{path}' cannot forward to itself")
             found = self._entities.get(target.lower())

@@ -33,7 +33,7 @@ from twinbus.broker.entity import Entity
 from twinbus.broker.entry import LAST_MS, PING, SCHEDULED, Entry, lifetime
 from twinbus.broker.forwarding import NO_SESSION, Forwarding
 from twinbus.broker.housekeeping import Housekeeping
-from twinbus.broker.publishing import Publishing
+from twinbus.broker.publishing import publish
 from twinbus.broker.queue import Done, Queue, nothing
 from twinbus.broker.refusals import (
     EntityDisabledError,
@@ -102,7 +102,6 @@ class Namespace:
         self.duplicates = Duplicates(store)
         self.dead_letters = DeadLetters(self)
         self.forwarding = Forwarding(self)
-        self._publishing = Publishing(self)
         self._housekeeping = Housekeeping(self)
         self.directory = Directory(name, store, rules, self)
         self.directory.on_update = self.forwarding.updated
@@ -248,7 +247,7 @@ class Namespace:
             entry.expires_ms = None if ttl_ms is None else now_ms + ttl_ms
         if entity.topic is not None:
             self.store.batch.change(entity.id).arrived += 1
-            return self._publishing.publish(entity, entry, message, now_ms, done)
+            return publish(self, entity, entry, message, now_ms, done)
         if entity.received.forward_to is not None:
             self.store.batch.change(entity.id).arrived += 1
             return self.forwarding.forward(entity, entry, message, now_ms, done)

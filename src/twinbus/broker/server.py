@@ -18,7 +18,6 @@ from twinbus.auth.access_rules import ROOT_RULE, new_key, root_rule
 from twinbus.broker.admin import Page, admin_app
 from twinbus.broker.committer import committing
 from twinbus.broker.config import ConfigError, NamespaceConfig, SubscriptionConfig
-from twinbus.broker.descriptions import QueueDescription
 from twinbus.broker.directory import Directory
 from twinbus.broker.host import Host, SteadyClock
 from twinbus.broker.metrics import metrics_page
@@ -125,7 +124,7 @@ class Broker:
         """Create what is declared and not there, those that others forward to first."""
         directory = host.namespace.directory
         _check_kinds(directory, config)
-        forwarding = [path for path in config.in_order() if _forwards(config.queues[path])]
+        forwarding = [path for path in config.in_order() if config.queues[path].targets]
         await self._create(
             *(
                 partial(directory.create_queue, path, description)
@@ -204,10 +203,6 @@ def _ledger(where: str) -> Ledger:
         return Ledger(where, kept_by=Keeper.BROKER)
     except LedgerError as error:
         raise BrokerError(str(error)) from error
-
-
-def _forwards(description: QueueDescription) -> bool:
-    return bool(description.forward_to or description.forward_dead_letters_to)
 
 
 def _check_kinds(directory: Directory, config: NamespaceConfig) -> None:
