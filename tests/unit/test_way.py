@@ -26,7 +26,7 @@ NOT_RUN = (
     *("broker/committer.py", "paired/aio/link.py", "paired/aio/sender.py", "paired/outgoing.py"),
     *("sdk/", "serving/", "spark/", "syphon/"),
 )
-SEEDS = 3  # of worlds in which messages are diverted and brought home
+SEEDS = 4  # of worlds in which messages are diverted and brought home
 
 
 class Step(NamedTuple):
