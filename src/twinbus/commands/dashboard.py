@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ import typer
 
 from twinbus.auth.signature import Key
 from twinbus.commands.options import Certificate, Prices, Primary, Secondary, Tier
-from twinbus.commands.terminal import lacking, local, refuse, refusing, trusting
+from twinbus.commands.terminal import local, needing, refuse, refusing, trusting
 from twinbus.local.pair import DASHBOARD_PORT
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "TWINBUS_DASHBOARD_TOKEN"  # noqa: S105  the name of a variable
 STANDARD = "standard"
-_NEEDED = ("starlette", "uvicorn", "pyarrow")
 
 ClientsLedger = Annotated[
     str | None,
@@ -63,11 +61,9 @@ def dashboard(
 
     Example: twinbus dashboard --primary "$PRIMARY" --secondary "$SECONDARY" --ledger ./ledger
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        lacking("the dashboard", missing[0], "dashboard")
+    with needing("the dashboard", "dashboard", "starlette", "uvicorn", "pyarrow"):
+        from twinbus.dashboard.process import HOST, serve
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    from twinbus.dashboard.process import HOST, serve
 
     first = _asked("primary", primary or local().primary, primary_admin, certificate)
     second = _asked("secondary", secondary or local().secondary, secondary_admin, certificate)

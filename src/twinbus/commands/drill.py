@@ -83,7 +83,8 @@ def drill(
     Example: twinbus drill --messages 600 --faults kill,throttle
     """
     logging.basicConfig(level=logging.CRITICAL)
-    with needing("a drill", "broker,syphon"):
+    ours = () if primary else ("uvicorn",)
+    with needing("a drill", "broker,syphon", "pyspark", "pyarrow", *ours):
         from twinbus.lab.drill import Drill, DrillOptions
     chosen = tuple(name.strip() for name in faults.split(",") if name.strip())
     _check(chosen, primary, secondary)

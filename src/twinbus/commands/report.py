@@ -18,6 +18,7 @@ from twinbus.commands.terminal import (
     fail,
     local,
     managing,
+    needing,
     print_table,
     refuse,
     refusing,
@@ -298,7 +299,8 @@ def _journey(where: str, message_id: str, master: str | None, *, hidden: bool) -
         find_local(path).check_records(where)
         files = data_files(path)
         if is_small(files):
-            return look_through(files, message_id).steps
+            with needing("a trace", "ledger"):
+                return look_through(files, message_id).steps
     with _opened(where, None, master, "looking", None, hidden=hidden) as (spark, found):
         return journey(read(spark, found), message_id)
 

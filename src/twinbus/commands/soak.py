@@ -45,7 +45,7 @@ def soak(
     Example: twinbus soak --minutes 3 --seed 7 --faults kill-primary,kill-driver,disk-full-primary
     """
     logging.basicConfig(level=logging.CRITICAL)
-    with needing("a soak", "broker,syphon,lab"):
+    with needing("a soak", "broker,syphon,lab", "pyspark", "pyarrow", "uvicorn"):
         from twinbus.lab.plan import KINDS
         from twinbus.lab.soak import Soak, SoakOptions
     kinds = tuple(KINDS) if faults is None else tuple(map(str.strip, faults.split(",")))

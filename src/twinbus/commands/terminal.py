@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -102,16 +103,18 @@ def refusing() -> Iterator[None]:
 
 
 @contextmanager
-def needing(what: str, extras: str) -> Iterator[None]:
-    """What is imported in here comes with extras of the package."""
+def needing(what: str, extras: str, *packages: str) -> Iterator[None]:
+    """What is imported in here comes with extras of the package; and so do ``packages``, which are
+    imported later, or by other processes."""
+    missing = [name for name in packages if find_spec(name) is None]
     try:
         yield
-    except ImportError as error:
-        lacking(what, error.name, extras)
-
-
-def lacking(what: str, package: str | None, extras: str) -> NoReturn:
-    refuse(f"{what} needs more packages ({package}): pip install 'twinbus[{extras}]'")
+    except ModuleNotFoundError as error:
+        missing.append(str(error.name))
+    except ImportError as error:  # it is there, and not as we know it
+        refuse(str(error))
+    if missing:
+        refuse(f"{what} needs more packages ({missing[0]}): pip install 'twinbus[{extras}]'")
 
 
 @contextmanager

@@ -12,7 +12,12 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, Final
 
-from azure.servicebus import ServiceBusReceiver, ServiceBusSender
+from azure.servicebus import (
+    ServiceBusMessage,
+    ServiceBusMessageBatch,
+    ServiceBusReceiver,
+    ServiceBusSender,
+)
 
 VERSIONS: Final = "azure-servicebus>=7.15,<8"
 
@@ -60,15 +65,19 @@ try:
     # The bytes of a message, once, for both namespaces.
     from azure.servicebus._pyamqp._connection import Connection
     from azure.servicebus._pyamqp._encode import encode_payload
-    from azure.servicebus._pyamqp.client import AMQPClient, SendClient
+    from azure.servicebus._pyamqp.client import AMQPClient, ReceiveClient, SendClient
 
     # Whether a connection and a link are open, and how a delivery stands.
     from azure.servicebus._pyamqp.constants import ConnectionState, LinkState, SessionTransferState
     from azure.servicebus._pyamqp.link import Link
+    from azure.servicebus._pyamqp.management_link import ManagementLink
+    from azure.servicebus._pyamqp.management_operation import ManagementOperation
     from azure.servicebus._pyamqp.message import Message, Properties
+    from azure.servicebus._pyamqp.receiver import ReceiverLink
 
     # Bytes are sent as they are by a link of ours; tokens are encoded as UUIDs.
-    from azure.servicebus._pyamqp.sender import SenderLink
+    from azure.servicebus._pyamqp.sender import PendingDelivery, SenderLink
+    from azure.servicebus._pyamqp.session import Session
     from azure.servicebus._pyamqp.types import TYPE, VALUE, AMQPTypes
     from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 except ImportError as error:
@@ -116,6 +125,7 @@ HANDLER_METHODS: Final[dict[str, tuple[str, ...]]] = {
     "_handle_exception": ("exception",),
     "_mgmt_request_response_with_retry": ("mgmt_operation", "message", "callback", "timeout"),
     "_open": ("timeout",),
+    "_open_with_retry": (),
     "_close_handler": (),
     "_check_live": (),
 }
@@ -127,41 +137,64 @@ RECEIVER_METHODS: Final[dict[str, tuple[str, ...]]] = {
     "_settle_message_with_retry": ("message", "settle_operation"),
     "_create_handler": ("auth",),
 }
+_METHODS: Final[tuple[tuple[object, dict[str, tuple[str, ...]]], ...]] = (
+    (BaseHandler, HANDLER_METHODS),
+    (ServiceBusSender, SENDER_METHODS),
+    (ServiceBusReceiver, RECEIVER_METHODS),
+    (AMQPClient, {"client_ready": (), "auth_complete": ()}),
+    (SendClient, {"_send_message_impl": ("message", "timeout")}),
+    (ReceiveClient, {"settle_messages": ("delivery_id", "delivery_tag", "outcome")}),
+    (Connection, {"listen": ("wait",), "_get_remote_timeout": ("now",)}),
+    (Session, {"_outgoing_transfer": ("delivery",)}),
+    (SenderLink, {"_outgoing_transfer": ("delivery",)}),
+    (ReceiverLink, {"_incoming_transfer": ("frame",), "_incoming_flow": ("frame",)}),
+    (mgmt_handlers, {"default": (), "schedule_op": ()}),
+)
 # What their constructors set, and is read or set here.
 HANDLER_ATTRIBUTES: Final = ("_handler", "_running", "_config", "_amqp_transport")
+RECEIVER_ATTRIBUTES: Final = ("_session", "_receive_mode")
 _ATTRIBUTES: Final[tuple[tuple[type[Any], tuple[str, ...]], ...]] = (
     (BaseHandler, HANDLER_ATTRIBUTES),
     (ServiceBusSender, ("_max_message_size_on_link", "_max_batch_size_on_link")),
+    (ServiceBusReceiver, RECEIVER_ATTRIBUTES),
+    (ServiceBusMessage, ("_message",)),
+    (ServiceBusMessageBatch, ("_message", "_messages", "_amqp_transport")),
     (AMQPClient, ("_connection", "_link", "_keep_alive_interval", "_keep_alive_thread")),
     (AMQPClient, ("_idle_timeout", "_mgmt_links")),
+    (ManagementOperation, ("_mgmt_link",)),
+    (ManagementLink, ("_response_link",)),
     (Connection, ("state", "_transport", "_idle_timeout")),
-    (Link, ("state", "_session")),
+    (Link, ("state", "_session", "current_link_credit", "delivery_count")),
+    (Link, ("remote_max_message_size",)),
+    (ReceiverLink, ("_received_delivery_tags",)),
+    (PendingDelivery, ("message", "frame", "sent", "transfer_state")),
 )
 _BATCH: Final = ((2, "message_annotations"), (3, "properties"), (5, "data"))
 
 
-def check_methods(kind: type[Any], methods: dict[str, tuple[str, ...]]) -> None:
+def check_methods(owner: Any, methods: dict[str, tuple[str, ...]]) -> None:
     for name, wanted in methods.items():
-        method: Callable[..., Any] | None = getattr(kind, name, None)
+        method: Callable[..., Any] | None = getattr(owner, name, None)
         if method is None:
-            raise changed(f"{kind.__name__} has no {name}")
+            raise changed(f"{owner.__name__} has no {name}")
         if not {*wanted} <= {*inspect.signature(method).parameters}:
-            raise changed(f"{kind.__name__}.{name} takes other parameters than {', '.join(wanted)}")
+            raise changed(
+                f"{owner.__name__}.{name} takes other parameters than {', '.join(wanted)}"
+            )
 
 
 def check_attributes(kind: type[Any], attributes: tuple[str, ...]) -> None:
-    """As far as can be told without one: whether its constructor speaks of them."""
-    spoken = kind.__init__.__code__.co_names
+    """As far as can be told without one: whether its constructor, or what that has for it, speaks
+    of them."""
+    setters = (kind.__init__, getattr(kind, "_populate_attributes", kind.__init__))
+    spoken = {name for each in setters for name in each.__code__.co_names}
     for name in attributes:
         if name not in spoken:
             raise changed(f"{kind.__name__} sets no {name}")
 
 
-check_methods(BaseHandler, HANDLER_METHODS)
-check_methods(ServiceBusSender, SENDER_METHODS)
-check_methods(ServiceBusReceiver, RECEIVER_METHODS)
-check_methods(SendClient, {"_send_message_impl": ("message", "timeout")})
-check_methods(SenderLink, {"_outgoing_transfer": ("delivery",)})
+for _owner, _methods in _METHODS:
+    check_methods(_owner, _methods)
 for _kind, _names in _ATTRIBUTES:
     check_attributes(_kind, _names)
 for _index, _field in _BATCH:
