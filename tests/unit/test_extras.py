@@ -11,8 +11,9 @@ import pytest
 from twinbus.ledger import Cause, Ledger, Operation
 from twinbus.sdk.privates import VERSIONS
 
-EXTRAS = ("cryptography", "pandas", "psutil", "py4j", "pyarrow", "pyspark", "starlette", "uvicorn")
-EXTRAS += ("uvloop", "websockets")
+EXTRAS = tuple(
+    "cryptography pandas psutil py4j pyarrow pyspark starlette uvicorn uvloop websockets".split()
+)
 COMMAND = "from twinbus.cli import main; main()"
 CLIENT = """
 import twinbus, twinbus.aio, twinbus.classifier, twinbus.errors

@@ -976,6 +976,27 @@ async def test_so_does_one_that_is_cancelled_while_it_schedules_or_opens_a_link(
     await primary.close()
 
 
+async def test_a_cancelling_that_is_broken_off_leaves_no_half_read_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, primary, _, _ = await make_pair(monkeypatch)
+    sender = primary.get_queue_sender("orders")
+    dropped: list[object] = []
+    monkeypatch.setattr(SharedSender, "drop_link", lambda self: dropped.append(self))
+
+    async def forever(*_: Any, **__: Any) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(AsyncServiceBusSender, "cancel_scheduled_messages", forever)
+    task = asyncio.create_task(sender.cancel_scheduled_messages(1))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert dropped == [sender]
+    await primary.close()
+
+
 async def test_a_send_that_is_cancelled_right_away_says_nothing_about_the_entity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

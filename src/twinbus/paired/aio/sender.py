@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from azure.servicebus.exceptions import (
@@ -136,22 +137,32 @@ class MessageSender(SharedSender):
         return [next(_DIVERTED_NUMBERS) for _ in many]
 
     async def _schedule_home(self, many: list[Outgoing], timeout: float | None) -> list[int]:
+        async def ask() -> Any:
+            try:
+                with self._traced(links_of(many), SPAN_NAME_SCHEDULE):
+                    return await self._mgmt_request_response_with_retry(
+                        REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
+                        schedule_request(many),
+                        mgmt_handlers.schedule_op,
+                        timeout=timeout,
+                    )
+            except ServiceBusError as error:
+                self._note_failure(error)
+                raise
+
+        numbers: list[int] = await self._managed(ask, timeout)
+        return numbers
+
+    async def _managed(self, ask: Callable[[], Awaitable[Any]], timeout: float | None) -> Any:
+        """Ask the entity's ``$management``, in turn."""
         began = self._world.now()
         if not await self._turn.acquire(timeout):
             raise self._waited_too_long(began)
         try:
-            with self._traced(links_of(many), SPAN_NAME_SCHEDULE):
-                numbers: list[int] = await self._mgmt_request_response_with_retry(
-                    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
-                    schedule_request(many),
-                    mgmt_handlers.schedule_op,
-                    timeout=timeout,
-                )
+            answer = await ask()
             self.last_used = self._world.now()
-            return numbers
-        except BaseException as error:
-            if isinstance(error, ServiceBusError):
-                self._note_failure(error)
+            return answer
+        except BaseException:
             # The link to $management may have ended with it, of which the SDK takes no notice, or
             # half an answer have been read. Nobody else should find out which.
             self.drop_link()
@@ -173,13 +184,8 @@ class MessageSender(SharedSender):
                 f"'{self.entity_name}' was out: it is in the backlog and has no sequence number on "
                 "the primary yet. When it is home, peek for it there and cancel that number"
             )
-        began = self._world.now()
-        if not await self._turn.acquire(timeout):
-            raise self._waited_too_long(began)
-        try:
-            await super().cancel_scheduled_messages(numbers, timeout=timeout, **kwargs)
-        finally:
-            self._turn.release()
+        ask = partial(super().cancel_scheduled_messages, numbers, timeout=timeout, **kwargs)
+        await self._managed(ask, timeout)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> Any:
         """As the SDK's. It needs no primary: without one, the limit is the Standard tier's."""

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from azure.servicebus.exceptions import (
@@ -135,22 +136,32 @@ class MessageSender(SharedSender):
         return [next(_DIVERTED_NUMBERS) for _ in many]
 
     def _schedule_home(self, many: list[Outgoing], timeout: float | None) -> list[int]:
+        def ask() -> Any:
+            try:
+                with self._traced(links_of(many), SPAN_NAME_SCHEDULE):
+                    return self._mgmt_request_response_with_retry(
+                        REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
+                        schedule_request(many),
+                        mgmt_handlers.schedule_op,
+                        timeout=timeout,
+                    )
+            except ServiceBusError as error:
+                self._note_failure(error)
+                raise
+
+        numbers: list[int] = self._managed(ask, timeout)
+        return numbers
+
+    def _managed(self, ask: Callable[[], Any], timeout: float | None) -> Any:
+        """Ask the entity's ``$management``, in turn."""
         began = self._world.now()
         if not self._turn.acquire(timeout):
             raise self._waited_too_long(began)
         try:
-            with self._traced(links_of(many), SPAN_NAME_SCHEDULE):
-                numbers: list[int] = self._mgmt_request_response_with_retry(
-                    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
-                    schedule_request(many),
-                    mgmt_handlers.schedule_op,
-                    timeout=timeout,
-                )
+            answer = ask()
             self.last_used = self._world.now()
-            return numbers
-        except BaseException as error:
-            if isinstance(error, ServiceBusError):
-                self._note_failure(error)
+            return answer
+        except BaseException:
             # The link to $management may have ended with it, of which the SDK takes no notice, or
             # half an answer have been read. Nobody else should find out which.
             self.drop_link()
@@ -172,13 +183,8 @@ class MessageSender(SharedSender):
                 f"'{self.entity_name}' was out: it is in the backlog and has no sequence number on "
                 "the primary yet. When it is home, peek for it there and cancel that number"
             )
-        began = self._world.now()
-        if not self._turn.acquire(timeout):
-            raise self._waited_too_long(began)
-        try:
-            super().cancel_scheduled_messages(numbers, timeout=timeout, **kwargs)
-        finally:
-            self._turn.release()
+        ask = partial(super().cancel_scheduled_messages, numbers, timeout=timeout, **kwargs)
+        self._managed(ask, timeout)
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> Any:
         """As the SDK's. It needs no primary: without one, the limit is the Standard tier's."""
