@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage as BrokeredMessage
 
-    from twinbus.client_errors import (
-        BacklogError,
-        EnvelopeError,
-        FactoryFaultedError,
-        PairingError,
-    )
+    from twinbus.client_errors import BacklogError, EnvelopeError, FactoryFaultedError, PairingError
     from twinbus.errors import TwinbusError
     from twinbus.paired.blocking.clients_blocking import (
         QueueClient,

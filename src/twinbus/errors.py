@@ -11,12 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from twinbus.client_errors import (
-        BacklogError,
-        EnvelopeError,
-        FactoryFaultedError,
-        PairingError,
-    )
+    from twinbus.client_errors import BacklogError, EnvelopeError, FactoryFaultedError, PairingError
 
 __all__ = [
     "BacklogError",

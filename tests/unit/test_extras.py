@@ -11,9 +11,8 @@ import pytest
 from twinbus.ledger import Cause, Ledger, Operation
 from twinbus.sdk.privates import VERSIONS
 
-EXTRAS = tuple(
-    "cryptography pandas psutil py4j pyarrow pyspark starlette uvicorn uvloop websockets".split()
-)
+EXTRAS: tuple[str, ...] = ("cryptography", "pandas", "psutil", "py4j", "pyarrow", "pyspark")
+EXTRAS += ("starlette", "uvicorn", "uvloop", "websockets")
 COMMAND = "from twinbus.cli import main; main()"
 CLIENT = """
 import twinbus, twinbus.aio, twinbus.classifier, twinbus.errors

@@ -31,7 +31,7 @@ from twinbus.errors import TwinbusError
 from twinbus.lab.faults import FaultClient, FaultError
 from twinbus.lab.folder import work_folder
 from twinbus.lab.namespaces import LocalNamespace
-from twinbus.lab.rehearsal import Rehearsal, backlog_queues, left_in_backlog, pair, start
+from twinbus.lab.rehearsal import Rehearsal, backlog_queues, later, left_in_backlog, pair, start
 from twinbus.lab.traffic import Destination, Receivers, Senders, create, entities
 from twinbus.lab.verdict import Judgement, judge
 from twinbus.ledger import Ledger
@@ -218,7 +218,7 @@ class Drill(Rehearsal):
             return self._local.start
         if fault == FREEZE:
             self._local.freeze()
-            return _as_async(self._local.thaw)
+            return later(self._local.thaw)
         return await self._broken(self._local, ALIASES.get(fault, fault))
 
     async def _broken(self, namespace: LocalNamespace, kind: str) -> Callable[[], Any]:
@@ -314,13 +314,6 @@ async def _until(condition: Callable[[], bool]) -> None:
         if time.monotonic() > ends:
             return
         await asyncio.sleep(0.1)
-
-
-def _as_async(act: Callable[[], None]) -> Callable[[], Any]:
-    async def acted() -> None:
-        act()
-
-    return acted
 
 
 # ---------------------------------------------------------------- Spark

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -53,6 +53,15 @@ async def start(stack: AsyncExitStack, *namespaces: LocalNamespace) -> None:
     for namespace in namespaces:
         stack.push_async_callback(namespace.kill)
     await asyncio.gather(*(namespace.start() for namespace in namespaces))
+
+
+def later(act: Callable[[], Any]) -> Callable[[], Awaitable[None]]:
+    """For who awaits what ends a trouble."""
+
+    async def acted() -> None:
+        act()
+
+    return acted
 
 
 async def pair(

@@ -39,7 +39,7 @@ from twinbus.lab.folder import work_folder
 from twinbus.lab.namespaces import LocalNamespace
 from twinbus.lab.plan import KINDS, PlannedTrouble, make_plan
 from twinbus.lab.proxy import Proxy
-from twinbus.lab.rehearsal import Rehearsal, backlog_queues, left_in_backlog, start
+from twinbus.lab.rehearsal import Rehearsal, backlog_queues, later, left_in_backlog, start
 from twinbus.lab.traffic import Receivers, create, entities, ids_in
 from twinbus.lab.verdict import Judgement, judge
 from twinbus.processes import LOOK_S, Child
@@ -255,7 +255,7 @@ class Soak(Rehearsal):
             return namespace.start
         if kind.startswith("freeze"):
             namespace.freeze()
-            return _later(namespace.thaw)
+            return later(namespace.thaw)
         if kind.startswith("disk-full"):
             return _fill_disk(namespace.pid)
         return await self._break(namespace, trouble)
@@ -280,7 +280,7 @@ class Soak(Rehearsal):
             proxy.half_open()
         else:
             proxy.cut_after(1 + int(trouble.choice * 500))
-        return _later(lambda: proxy.change(**MEND))
+        return later(lambda: proxy.change(**MEND))
 
     def _strike_syphon(self, trouble: PlannedTrouble) -> End:
         if trouble.kind == "kill-driver":
@@ -401,14 +401,14 @@ def _signalled(kept: Kept, how: str) -> End:
         if frozen is not None and frozen == kept.pid:
             os.kill(frozen, signal.SIGCONT)
 
-    return _later(thaw)
+    return later(thaw)
 
 
 def _fill_disk(pid: int) -> End:
     """The system refuses each write to a file of this process, as it does when a disk is full."""
     _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
-    return _later(lambda: resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most)))
+    return later(lambda: resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most)))
 
 
 def _python_workers(driver: int | None) -> list[psutil.Process]:
@@ -431,10 +431,3 @@ def _is_daemon(process: psutil.Process) -> bool:
 
 async def _nothing() -> None:
     """It ends by itself."""
-
-
-def _later(act: Callable[[], Any]) -> End:
-    async def acted() -> None:
-        act()
-
-    return acted

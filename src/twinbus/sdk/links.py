@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from azure.servicebus import ServiceBusClient
 
@@ -18,6 +19,7 @@ from twinbus.auth.credentials import Secret, client_of
 from twinbus.sdk.raw import RawReceiver, RawSender, receiver, sender
 
 log = logging.getLogger("twinbus.syphon")
+T = TypeVar("T")
 
 # More destinations than this are rare; the one that was used longest ago makes room.
 MOST_LINKS = 256
@@ -33,19 +35,15 @@ class Links:
     def receiver(self, secret: Secret, queue: str, **settings: Any) -> RawReceiver:
         """A link to receive from and to settle on."""
         kind = "receive" + "".join(f" {key}={value}" for key, value in sorted(settings.items()))
-        link: RawReceiver = self._link(
+        return self._link(
             (kind, secret, queue), lambda: receiver(self._client(secret), queue, **settings)
         )
-        return link
 
     def sender(self, secret: Secret, path: str) -> RawSender:
-        link: RawSender = self._link(
-            ("send", secret, path), lambda: sender(self._client(secret), path)
-        )
-        return link
+        return self._link(("send", secret, path), lambda: sender(self._client(secret), path))
 
-    def _link(self, key: tuple[str, Secret, str], make: Any) -> Any:
-        link = self._links.pop(key, None)
+    def _link(self, key: tuple[str, Secret, str], make: Callable[[], T]) -> T:
+        link: T | None = self._links.pop(key, None)
         if link is None:
             while len(self._links) >= MOST_LINKS:
                 _close(self._links.pop(next(iter(self._links))))

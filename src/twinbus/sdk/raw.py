@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
@@ -55,6 +55,7 @@ IDLE_S: Final = 40.0
 # Tokens in one settlement. A token takes 16 bytes of a frame.
 SETTLED_AT_ONCE: Final = 1000
 
+T = TypeVar("T")
 _TOO_LONG: Final = "Opening the link took too long."
 _TOKEN_SIZE: Final = 16
 
@@ -79,10 +80,9 @@ class _Raw(NamedTuple):
     format: int
 
 
-def _adopt(handler: BaseHandler, kind: type[Any]) -> Any:
-    upkeep.become(handler, kind)
+def _adopt(handler: BaseHandler, kind: type[T]) -> T:
     handler._config.retry_total = 0  # whoever calls has a better idea
-    return handler
+    return upkeep.become(handler, kind)
 
 
 class _Unremembered(set[bytes]):
@@ -102,6 +102,7 @@ class _Unremembered(set[bytes]):
 class _RawHandler(BaseHandler):
     """What receivers and senders share: opening without the SDK's pauses, and health."""
 
+    _create_handler: Callable[[Any], None]  # the SDK's, of a receiver or a sender
     _opening: Future[None] | None = None
 
     def _open(self, timeout: float | None = None) -> None:
@@ -145,9 +146,6 @@ class _RawHandler(BaseHandler):
     def _opened(self) -> None:
         """The link is there."""
 
-    def _create_handler(self, auth: Any) -> None:
-        raise NotImplementedError
-
     def ready(self) -> None:
         """Open, or open again if the link has died since it was last used."""
         if self._running and not upkeep.is_alive(self._handler):
@@ -188,9 +186,6 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
     _parts: bytearray
     _drained: bool
     _heard_at: float
-
-    def _create_handler(self, auth: Any) -> None:
-        ServiceBusReceiver._create_handler(self, auth)
 
     def _opened(self) -> None:
         handler: Any = self._handler
@@ -441,9 +436,6 @@ class _RawLink(SenderLink):
 class RawSender(_RawHandler, ServiceBusSender):  # type: ignore[misc]  # the SDK's own mix
     """Sends encoded messages. Made by ``sender``."""
 
-    def _create_handler(self, auth: Any) -> None:
-        ServiceBusSender._create_handler(self, auth)
-
     def _opened(self) -> None:
         handler: Any = self._handler
         handler._link.__class__ = _RawLink
@@ -470,11 +462,9 @@ class RawSender(_RawHandler, ServiceBusSender):  # type: ignore[misc]  # the SDK
 
 def receiver(client: ServiceBusClient, queue: str, **kwargs: Any) -> RawReceiver:
     """A receiver of the queue (or ``topic/Subscriptions/name``, or a dead-letter queue)."""
-    made: RawReceiver = _adopt(client.get_queue_receiver(queue, **kwargs), RawReceiver)
-    return made
+    return _adopt(client.get_queue_receiver(queue, **kwargs), RawReceiver)
 
 
 def sender(client: ServiceBusClient, path: str) -> RawSender:
     """A sender to the queue or topic."""
-    made: RawSender = _adopt(client.get_queue_sender(path), RawSender)
-    return made
+    return _adopt(client.get_queue_sender(path), RawSender)

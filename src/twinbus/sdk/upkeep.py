@@ -10,20 +10,24 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.sdk.privates import ConnectionState, LinkState
 
+T = TypeVar("T")
 
-def become(handler: Any, kind: type[Any]) -> None:
+
+def become(handler: Any, kind: type[T]) -> T:
     """Turn a sender or receiver that the SDK made into one of ours.
 
     The SDK's client names the class it makes and hands it two dozen private settings. Changing the
     class of what it made keeps up with those settings, whatever version of the SDK made it.
     """
     handler.__class__ = kind
+    made: T = handler
+    return made
 
 
 def socket_of(handler: Any) -> Any:

@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from twinbus.paired.aio.sender import MessageSender
 
 
-class _Sends:
+class _Client:
+    async def close(self) -> None:
+        """Close what it has opened."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class _Sends(_Client):
     _sender: MessageSender
 
     async def send(self, message: Any, **kwargs: Any) -> None:
@@ -36,7 +47,7 @@ class _Sends:
         await self._sender.cancel_scheduled_messages(sequence_number, **kwargs)
 
 
-class _Receives:
+class _Receives(_Client):
     _receiver: MessageReceiver
 
     async def receive(self, max_wait_time: float | None = None) -> ServiceBusReceivedMessage | None:
@@ -84,12 +95,6 @@ class QueueClient(_Sends, _Receives):
         await self._sender.close()
         await self._receiver.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
-
 
 class TopicClient(_Sends):
     """Sends to a topic."""
@@ -101,12 +106,6 @@ class TopicClient(_Sends):
     async def close(self) -> None:
         """Close its sender; the factory stays open."""
         await self._sender.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
 
 class SubscriptionClient(_Receives):
@@ -122,9 +121,3 @@ class SubscriptionClient(_Receives):
     async def close(self) -> None:
         """Close its receiver; the factory stays open."""
         await self._receiver.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()

@@ -230,7 +230,7 @@ class MessagingFactory(ServiceBusClient):
         self.check_open()
         flush = kwargs.pop("batch_flush_interval", self.batch_flush_interval)
         _check_flush(flush)
-        sender: MessageSender = adopt(make(path, **kwargs), MessageSender, self._world)
+        sender = adopt(make(path, **kwargs), MessageSender, self._world)
         sender._factory = self
         sender._route = None
         sender._gatherer = None
@@ -245,9 +245,7 @@ class MessagingFactory(ServiceBusClient):
     def get_queue_receiver(self, queue_name: str, **kwargs: Any) -> MessageReceiver:
         """A receiver of a queue of this namespace; it never looks at the secondary."""
         self.check_open()
-        made = super().get_queue_receiver(queue_name, **kwargs)
-        receiver: MessageReceiver = adopt_receiver(made, self)
-        return receiver
+        return adopt_receiver(super().get_queue_receiver(queue_name, **kwargs), self)
 
     def get_subscription_receiver(
         self, topic_name: str, subscription_name: str, **kwargs: Any
@@ -255,8 +253,7 @@ class MessagingFactory(ServiceBusClient):
         """A receiver of a topic's subscription."""
         self.check_open()
         made = super().get_subscription_receiver(topic_name, subscription_name, **kwargs)
-        receiver: MessageReceiver = adopt_receiver(made, self)
-        return receiver
+        return adopt_receiver(made, self)
 
     # -- the documents' own names
 

@@ -20,11 +20,7 @@ from twinbus.amqp.batches import in_transfers
 from twinbus.classifier import Classifier, Verdict, classify
 from twinbus.client_errors import BacklogError, FactoryFaultedError
 from twinbus.paired.aio.world import Promise, World
-from twinbus.paired.outgoing import (
-    Outgoing,
-    OutgoingBatch,
-    is_encodable,
-)
+from twinbus.paired.outgoing import Outgoing, OutgoingBatch, is_encodable
 
 Deliver = Callable[[Outgoing | OutgoingBatch, float | None], Awaitable[None]]
 # Service Bus takes 4,500 messages in a batch; this leaves room, and keeps a retry small.

@@ -19,14 +19,7 @@ from twinbus.paired.aio.link import EntityLink, Side
 from twinbus.paired.aio.pinger import Pinger
 from twinbus.paired.aio.world import Signal, World
 from twinbus.paired.bookkeeper import KEEPS_NOTHING, Bookkeeper
-from twinbus.paired.events import (
-    Cleared,
-    Diverted,
-    PairingEvent,
-    Pinged,
-    Restored,
-    Suspected,
-)
+from twinbus.paired.events import Cleared, Diverted, Pinged, Restored, Suspected
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.paired.telemetry import Announcer
 
@@ -67,7 +60,7 @@ class Pairing:
         self._books = books
         self._namespace = primary.host
         self._pinger = Pinger(primary, world)
-        self._announcer = announcer
+        self._announce = announcer.announce
         self.world = world
         self._entities: dict[str, WatchedEntity] = {}
         self._admissions: dict[str, Admission] = {}
@@ -164,9 +157,6 @@ class Pairing:
             self._books.turned(entity.path, state, was)
         if states:
             self._attend(entity)
-
-    def _announce(self, event: PairingEvent) -> None:
-        self._announcer.announce(event)
 
     def _attend(self, entity: WatchedEntity) -> None:
         """See to it that a job is awake for an entity in trouble."""

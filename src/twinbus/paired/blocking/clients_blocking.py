@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from twinbus.paired.blocking.sender_blocking import MessageSender
 
 
-class _Sends:
+class _Client:
+    def close(self) -> None:
+        """Close what it has opened."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Sends(_Client):
     _sender: MessageSender
 
     def send(self, message: Any, **kwargs: Any) -> None:
@@ -37,7 +48,7 @@ class _Sends:
         self._sender.cancel_scheduled_messages(sequence_number, **kwargs)
 
 
-class _Receives:
+class _Receives(_Client):
     _receiver: MessageReceiver
 
     def receive(self, max_wait_time: float | None = None) -> ServiceBusReceivedMessage | None:
@@ -85,12 +96,6 @@ class QueueClient(_Sends, _Receives):
         self._sender.close()
         self._receiver.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
 
 class TopicClient(_Sends):
     """Sends to a topic."""
@@ -102,12 +107,6 @@ class TopicClient(_Sends):
     def close(self) -> None:
         """Close its sender; the factory stays open."""
         self._sender.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class SubscriptionClient(_Receives):
@@ -123,9 +122,3 @@ class SubscriptionClient(_Receives):
     def close(self) -> None:
         """Close its receiver; the factory stays open."""
         self._receiver.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -21,11 +21,7 @@ from twinbus.amqp.batches import in_transfers
 from twinbus.classifier import Classifier, Verdict, classify
 from twinbus.client_errors import BacklogError, FactoryFaultedError
 from twinbus.paired.blocking.world_blocking import Promise, World
-from twinbus.paired.outgoing import (
-    Outgoing,
-    OutgoingBatch,
-    is_encodable,
-)
+from twinbus.paired.outgoing import Outgoing, OutgoingBatch, is_encodable
 
 Deliver = Callable[[Outgoing | OutgoingBatch, float | None], None]
 # Service Bus takes 4,500 messages in a batch; this leaves room, and keeps a retry small.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from azure.servicebus import ServiceBusClient, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -240,32 +240,33 @@ class SharedSender(ServiceBusSender):
             upkeep.close(handler)
 
 
+S = TypeVar("S", bound=SharedSender)
+
+
 def adopt(
     sender: ServiceBusSender,
-    kind: type[SharedSender],
+    kind: type[S],
     world: World,
     classifier: Classifier = classify,
-) -> Any:
+) -> S:
     """Turn a sender that the SDK made into one of ours."""
-    become(sender, kind)
-    assert isinstance(sender, SharedSender)
-    sender._amqp_transport = IdentifyingTransport  # type: ignore[assignment]  # it is of this kind
-    sender._turn = Lock()
-    sender._world = world
-    sender._judge = Judge(classifier)
-    sender.last_used = 0.0
-    sender._last_failure = None
-    sender._open_within = None
-    return sender
+    made = become(sender, kind)
+    made._amqp_transport = IdentifyingTransport  # type: ignore[assignment]  # it is of this kind
+    made._turn = Lock()
+    made._world = world
+    made._judge = Judge(classifier)
+    made.last_used = 0.0
+    made._last_failure = None
+    made._open_within = None
+    return made
 
 
 def plain_sender(
     client: ServiceBusClient, path: str, world: World, classifier: Classifier = classify
 ) -> SharedSender:
     """A shared sender that knows of no pairing and does not retry: its user has a better idea."""
-    sender: SharedSender = adopt(
-        ServiceBusClient.get_queue_sender(client, path), SharedSender, world, classifier
-    )
+    made = ServiceBusClient.get_queue_sender(client, path)
+    sender = adopt(made, SharedSender, world, classifier)
     sender._config.retry_total = 0
     return sender
 

@@ -20,14 +20,7 @@ from twinbus.paired.blocking.link_blocking import EntityLink, Side
 from twinbus.paired.blocking.pinger_blocking import Pinger
 from twinbus.paired.blocking.world_blocking import Signal, World
 from twinbus.paired.bookkeeper import KEEPS_NOTHING, Bookkeeper
-from twinbus.paired.events import (
-    Cleared,
-    Diverted,
-    PairingEvent,
-    Pinged,
-    Restored,
-    Suspected,
-)
+from twinbus.paired.events import Cleared, Diverted, Pinged, Restored, Suspected
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.paired.telemetry import Announcer
 
@@ -68,7 +61,7 @@ class Pairing:
         self._books = books
         self._namespace = primary.host
         self._pinger = Pinger(primary, world)
-        self._announcer = announcer
+        self._announce = announcer.announce
         self.world = world
         self._entities: dict[str, WatchedEntity] = {}
         self._admissions: dict[str, Admission] = {}
@@ -165,9 +158,6 @@ class Pairing:
             self._books.turned(entity.path, state, was)
         if states:
             self._attend(entity)
-
-    def _announce(self, event: PairingEvent) -> None:
-        self._announcer.announce(event)
 
     def _attend(self, entity: WatchedEntity) -> None:
         """See to it that a job is awake for an entity in trouble."""

@@ -122,9 +122,8 @@ class MessageReceiver(ServiceBusReceiver):
         super()._check_live()
 
 
-def adopt_receiver(receiver: ServiceBusReceiver, factory: Any) -> Any:
+def adopt_receiver(receiver: ServiceBusReceiver, factory: Any) -> MessageReceiver:
     """Turn a receiver that the SDK made into one of ours."""
-    become(receiver, MessageReceiver)
-    assert isinstance(receiver, MessageReceiver)
-    receiver._factory, receiver._world = factory, factory._world
-    return receiver
+    made = become(receiver, MessageReceiver)
+    made._factory, made._world = factory, factory._world
+    return made
