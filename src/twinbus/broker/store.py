@@ -123,6 +123,10 @@ class Store:
         self.lost: set[int] = set()
         try:
             self._open()
+            # Known before a message needs it, because a send that reads may be refused half-way.
+            (given,) = self._reader.execute("SELECT body FROM next_number").fetchone()
+            (there,) = self._reader.execute("SELECT coalesce(max(id), 0) + 1 FROM body").fetchone()
+            self._next_body = max(int(given), int(there))
         except sqlite3.DatabaseError as error:
             raise FormatError(
                 f"{path} cannot be opened as a Twinbus store: {error}. "
@@ -134,10 +138,6 @@ class Store:
         self._prepare()
         self._reader = self._connect()
         self._reader.execute("PRAGMA query_only = ON")
-        # Known before a message needs it, because a send that reads may be refused half-way.
-        (given,) = self._reader.execute("SELECT body FROM next_number").fetchone()
-        (there,) = self._reader.execute("SELECT coalesce(max(id), 0) + 1 FROM body").fetchone()
-        self._next_body = max(int(given), int(there))
 
     def _connect(self) -> sqlite3.Connection:
         link = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
