@@ -267,7 +267,8 @@ def _setting(value: Any, default: Any, place: FilePlace) -> Any:
 
 def duration(value: Any, place: FilePlace) -> timedelta:
     """A duration from ISO 8601 text or a number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, str) and not (is_number and value == value):  # TOML has "nan"
         place.refuse(f"{value!r} is not a duration; write 'PT30S', or 30 for seconds")
     try:
         return parse_span(value, "this") if isinstance(value, str) else timedelta(seconds=value)

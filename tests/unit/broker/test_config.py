@@ -91,6 +91,7 @@ QUEUE = HEAD + '[[namespace.queue]]\nname = "q"\n'
         (QUEUE + "lock_duration = 'soon'", ["lock_duration", "soon"]),
         (QUEUE + "lock_duration = 'P1X'", ["lock_duration", "P1X"]),
         (QUEUE + "lock_duration = true", ["lock_duration"]),
+        (QUEUE + "lock_duration = nan", ["line 5", "nan is not a duration"]),
         (QUEUE + "lock_duration = 1", ["LockDuration", "n.q"]),
         (QUEUE + "max_delivery_count = 'x'", ["max_delivery_count", "'x'"]),
         (QUEUE + "max_delivery_count = 0", ["MaxDeliveryCount"]),
