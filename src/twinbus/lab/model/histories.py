@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twinbus.lab.model import admin_steps, client_steps, request_steps, settling_steps
+from twinbus.lab.model import admin_steps, client_steps, many_steps, request_steps, settling_steps
 from twinbus.lab.model.play import Play, Played
 from twinbus.lab.model.things import Wrong
 
@@ -38,6 +38,11 @@ STEPS: dict[str, tuple[int, Callable[..., None], int]] = {
     "rules": (2, admin_steps.rules, 2),
     "sessions": (2, request_steps.sessions, 2),
     "hostile": (2, client_steps.hostile, 3),
+    "batch": (4, many_steps.batch, 5),
+    "schedule_many": (3, many_steps.schedule, 4),
+    "settle_range": (4, many_steps.settle_range, 4),
+    "settle_tokens": (4, many_steps.settle_tokens, 4),
+    "deferred_many": (4, many_steps.deferred, 4),
     "together": (6, settling_steps.together, 3),
 }
 

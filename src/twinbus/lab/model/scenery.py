@@ -117,7 +117,7 @@ UPDATES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("max_deliveries", (1, 2, 10)),
     ("ttl", (None, 4_000, 40_000)),
     ("dead_letters_expired", (True, False)),
-    ("forward_to", (None, "plain", "once")),
+    ("forward_to", (None, "plain", "once", "on", "further")),
     ("forward_dead_to", (None, "short")),
 )
 
