@@ -60,6 +60,8 @@ def sender(play: Play, peer: int, path: str) -> Link | None:
     link = play.links.get((peer, path))
     if link is not None and link.state is LinkState.ATTACHED:
         return link
+    if play.together is not None:  # to attach takes exchanges, which are not to come in between
+        return None
     client: Caller = play.real.peers[peer]
     link = client.attach(SENDER, path)
     refusal = client.refusal(link)
@@ -137,6 +139,28 @@ def drain(play: Play, which: int) -> None:
     receiver.model.credit = 0
     if receiver.link.credit:
         raise Wrong(f"a drain of '{receiver.path}' left {receiver.link.credit} credit")
+
+
+def lose(play: Play, outcome: int, which: int, most: int) -> None:
+    """A crash before what a receiver deletes is deleted, or behind that and before it is sent."""
+    deleting = [each for each in play.open if each.model.deletes]
+    if not deleting:
+        return
+    receiver = deleting[which % len(deleting)]
+    box, session = receiver.model.box, receiver.model.session
+    before, wanted = copy.deepcopy(play.model), 1 + most % 4
+    play.trace.append(f"lose {wanted} of {receiver.path}")
+    receiver.link.grant(wanted)
+    play.real.say()
+    for each in list(box.ready(None if session is None else session.id)):
+        if each.is_late(play.real.now):
+            play.model.expire(box, each)
+        elif wanted:
+            wanted -= 1
+            del box.messages[each.number]
+        else:
+            break
+    play.crashed(before, committed=outcome % 2 == 0)
 
 
 def leave(play: Play, which: int) -> None:

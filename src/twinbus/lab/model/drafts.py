@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twinbus.lab.model.play import Play
 from twinbus.lab.model.real import encoded
-from twinbus.lab.model.scenery import SESSIONS, TTLS_S
+from twinbus.lab.model.scenery import ODD, SESSIONS, TTLS_S
 from twinbus.lab.model.things import IdealMessage
 
 
@@ -20,6 +20,9 @@ def draft(play: Play, kind: int) -> tuple[IdealMessage, bytes]:
     made = IdealMessage(tag, message_id, session, 0, ttl, properties, play.real.now)
     made.due = due
     made.mark = kind if kind % 4 == 2 else None
+    if kind % 10 == 6:
+        made.mark = ODD[kind % len(ODD)]
+        made.properties[f"odd {kind % 3}"] = ODD[kind * 7 % len(ODD)]
     made.priority = kind % 9 if kind % 7 == 1 else None
     return made, bytes_of(made)
 
@@ -34,7 +37,7 @@ def bytes_of(message: IdealMessage) -> bytes:
         mark=message.mark,
         priority=message.priority,
         properties=dict(message.properties),
-        filler=200_000 if (message.mark or 0) % 23 == 22 else 0,
+        filler=200_000 if message.mark in (22, 68, 114) else 0,
     )
     message.size = len(payload)
     return payload

@@ -19,6 +19,7 @@ STEPS: dict[str, tuple[int, Callable[..., None], int]] = {
     "receive": (14, client_steps.receive, 4),
     "credit": (10, client_steps.credit, 2),
     "drain": (3, client_steps.drain, 1),
+    "lose": (2, client_steps.lose, 3),
     "leave": (4, client_steps.leave, 1),
     "disconnect": (2, client_steps.disconnect, 1),
     "settle": (26, settling_steps.settle, 4),

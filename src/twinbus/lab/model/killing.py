@@ -35,7 +35,7 @@ from twinbus.lab.model.views import as_seen, visible
 from twinbus.lab.model.wire import RealProcess
 
 # What is about short times, and what needs a commit to be in the right moment.
-LEFT_OUT = ("wait", "renew", "renew_session")
+LEFT_OUT = ("wait", "renew", "renew_session", "lose")
 KILLS = 84  # of a hundred outcomes, from which on
 PAUSES_S = (0.0, 0.0003, 0.001, 0.003)
 _TIMES = ("x-opt-enqueued-time", "x-opt-locked-until")

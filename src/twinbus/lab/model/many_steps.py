@@ -95,7 +95,7 @@ def settle_range(play: Play, outcome: int, peer: int, count: int, how: int) -> N
             if delivery == chosen[0]:
                 frame = encode_disposition(RECEIVER, chosen[0], chosen[-1], False, state)
                 client.amqp.write_frame(client.session.channel, frame)
-            return lambda: confirmed(play, client, delivery)
+            return lambda: confirmed(client, got[delivery][0].link, delivery)
 
         def ideal() -> str:
             if not is_held:

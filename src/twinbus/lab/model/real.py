@@ -299,7 +299,7 @@ def encoded(
     session: str | None,
     ttl: int | None,
     due: int | None,
-    mark: int | None,
+    mark: Any,
     priority: int | None,
     properties: dict[str, Any],
     filler: int,

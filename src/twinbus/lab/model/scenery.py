@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
+from twinbus.amqp.types import Byte, Char, Described, Symbol, Timestamp, ULong
 from twinbus.broker.descriptions import (
     FOREVER,
     QueueDescription,
@@ -119,6 +121,26 @@ UPDATES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("dead_letters_expired", (True, False)),
     ("forward_to", (None, "plain", "once", "on", "further")),
     ("forward_dead_to", (None, "short")),
+)
+
+
+# What may be a property's value or an annotation's, and is seldom.
+ODD: tuple[Any, ...] = (
+    "größe\n\x00",
+    b"\xff\x00",
+    -(2**60),
+    ULong(2**64 - 1),
+    Byte(-1),
+    1e300,
+    True,
+    Symbol("s"),
+    Char("c"),
+    Timestamp(2**62),
+    UUID(int=5),
+    [1, "two", [None]],
+    {"k": {"l": 1}},
+    Described(Symbol("x:y"), ["z"]),
+    "x" * 300,
 )
 
 

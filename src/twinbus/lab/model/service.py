@@ -235,7 +235,7 @@ class Service:
         session = receiver.session.id if receiver.session else None
         for message in list(box.ready(session)):
             if message.is_late(now):
-                self._expire(box, message)
+                self.expire(box, message)
                 continue
             if message.number != number:
                 raise Wrong(f"'{box.path}': {number} was delivered, {message.number} was next")
@@ -266,7 +266,7 @@ class Service:
                 session = receiver.session.id if receiver.session else None
                 for message in list(box.ready(session)):
                     if message.is_late(now):
-                        self._expire(box, message)
+                        self.expire(box, message)
                     else:
                         found.append(f"'{box.path}' did not deliver {message.number}")
         return found
@@ -300,7 +300,7 @@ class Service:
             text = f"Message could not be consumed after {count} delivery attempts."
             self._bury(lock.box, message, "MaxDeliveryCountExceeded", text)
         elif message.is_late(now):
-            self._expire(lock.box, message)
+            self.expire(lock.box, message)
 
     def _most_deliveries(self, box: Box) -> int:
         """Nobody is given up twice."""
@@ -356,7 +356,7 @@ class Service:
             if gone == most:
                 break
             if message.is_late(now):
-                self._expire(box, message)
+                self.expire(box, message)
             elif message.enqueued >= before:
                 break
             else:
@@ -414,7 +414,7 @@ class Service:
             self._place(box.owner, active, now)
         for box, message in late:
             if box.messages.get(message.number) is message:
-                self._expire(box, message)
+                self.expire(box, message)
         return lost
 
     def _end_locks(self, now: int) -> list[IdealReceiver]:
@@ -431,7 +431,7 @@ class Service:
                     self._come_back(lock, message.count + 1, now)
         return lost
 
-    def _expire(self, box: Box, message: IdealMessage) -> None:
+    def expire(self, box: Box, message: IdealMessage) -> None:
         keeps = box is box.owner.box and box.owner.dead_letters_expired
         if keeps and message.state != SCHEDULED:
             text = "The message expired and was dead lettered."
@@ -479,7 +479,7 @@ class Service:
                 continue
             for message in list(entity.box.ready()):
                 if message.is_late(now):
-                    self._expire(entity.box, message)
+                    self.expire(entity.box, message)
                 else:
                     del entity.box.messages[message.number]
                     self._forward(entity, message, message.enqueued)

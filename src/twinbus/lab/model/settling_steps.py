@@ -9,12 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from twinbus.amqp.incoming import Confirmation
-from twinbus.amqp.link_endpoint import RECEIVER
+from twinbus.amqp.link_endpoint import RECEIVER, Link
 from twinbus.amqp.performatives import encode_disposition
 from twinbus.amqp.types import Array, encode
 from twinbus.lab.model import things as model
 from twinbus.lab.model.client_steps import send, sender
-from twinbus.lab.model.play import CLIENTS, LATE, REFUSED, Asked, Play
+from twinbus.lab.model.play import CLIENTS, LATE, REFUSED, UNTOLD, Asked, Play
 from twinbus.lab.model.real import Caller
 from twinbus.lab.model.request_steps import ask
 from twinbus.lab.model.things import DEAD, TRANSFER, IdealLock, Refused, Unanswered, Wrong
@@ -45,7 +45,7 @@ def settle(play: Play, outcome: int, which: int, how: int, change: int) -> None:
     def real() -> Callable[[], Any]:
         frame = encode_disposition(RECEIVER, delivery, delivery, False, encode(state))
         client.amqp.write_frame(receiver.link.session.channel, frame)
-        return lambda: confirmed(play, client, delivery)
+        return lambda: confirmed(client, receiver.link, delivery)
 
     def ideal() -> str:
         settle_ideal(play, path, number, act, changes)
@@ -70,8 +70,10 @@ def settle_ideal(play: Play, path: str, number: int, act: str, changes: dict[str
         play.model.dead_letter(lock, "because", "of this", changes)
 
 
-def confirmed(play: Play, client: Caller, delivery: int) -> str:
+def confirmed(client: Caller, link: Link, delivery: int) -> Any:
     found = [e for e in client.heard_of(Confirmation) if e.first <= delivery <= e.last]
+    if not found and client.refusal(link) is not None:
+        return UNTOLD  # the session's lock is lost, and with it the link
     if len(found) != 1:
         raise (Wrong if found else Unanswered)(f"a settlement was answered {len(found)} times")
     return condition_of(found[0].state)
@@ -136,7 +138,7 @@ def together(play: Play, outcome: int, seed: int, count: int) -> None:
     """Several clients do something before the disk has any of it."""
     rng = random.Random(seed)  # noqa: S311 - not a secret
     for path, entity in play.model.entities.items():
-        if entity.may_send:  # to attach takes exchanges, which are not to come in between
+        if entity.may_send:
             for peer in range(CLIENTS):
                 sender(play, peer, path)
     before = copy.deepcopy(play.model) if outcome >= REFUSED else None

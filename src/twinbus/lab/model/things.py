@@ -47,7 +47,7 @@ class IdealMessage:
     ttl: int | None
     properties: dict[str, Any]
     enqueued: int
-    mark: int | None = None  # an annotation of the sender's own
+    mark: Any = None  # an annotation of the sender's own
     priority: int | None = None
     expires: int | None = None
     due: int | None = None
