@@ -44,12 +44,14 @@ def cut_off(play: Play, receivers: list[IdealReceiver], path: str) -> None:
 
 def update(play: Play, which: int, what: int, value: int) -> None:
     paths = list(play.model.entities)
-    path = paths[which % len(paths)]
-    entity = play.model.entities[path]
     name, values = play.UPDATES[what % len(play.UPDATES)]
+    changes = {name: values[value % len(values)]}
+    path = paths[which % len(paths)]
+    if changes == {"forward_to": "on"}:
+        path = "plain"  # which is where that forwards to: a circle
+    entity = play.model.entities[path]
     if entity.kind == "topic" and name not in ("status", "ttl"):
         return
-    changes = {name: values[value % len(values)]}
     if name == "status" and entity.kind == "subscription" and changes[name] != "Active":
         changes = {"status": "ReceiveDisabled"} if value % 2 else {"status": "Active"}
     trial = copy.copy(entity)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from twinbus.amqp.incoming import LinkDetached
+from twinbus.amqp.incoming import Delivery, LinkDetached
 from twinbus.amqp.lifecycle import LinkState
 from twinbus.amqp.link_endpoint import RECEIVER, SENDER, Link
 from twinbus.lab.model import things as model
@@ -152,6 +152,10 @@ def lose(play: Play, outcome: int, which: int, most: int) -> None:
     play.trace.append(f"lose {wanted} of {receiver.path}")
     receiver.link.grant(wanted)
     play.real.say()
+    client = play.real.peers[receiver.peer]
+    client.pass_on()
+    if client.take(Delivery):
+        raise Wrong(f"'{receiver.path}' delivered what the disk has not deleted yet")
     for each in list(box.ready(None if session is None else session.id)):
         if each.is_late(play.real.now):
             play.model.expire(box, each)

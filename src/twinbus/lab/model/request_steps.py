@@ -135,7 +135,8 @@ def deferred(play: Play, outcome: int, which: int, deletes: int) -> None:
 
 
 def peek(play: Play, which: int, start: int, session: int) -> None:
-    boxes = list(play.model.boxes())
+    boxes = [box for box in play.model.boxes() if box.has_sessions or session % 2 == 0]
+    boxes = boxes or list(play.model.boxes())
     box = boxes[which % len(boxes)]
     body: dict[str, Any] = {
         "from-sequence-number": start % 4,
