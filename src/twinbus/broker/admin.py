@@ -431,7 +431,7 @@ def _runtime(entity: Entity) -> Runtime:
     own = entity.queue.counts
     times = (entity.created_ms, entity.updated_ms, entity.accessed_ms)
     if entity.topic is not None:
-        subscriptions = entity.subscription_count
+        subscriptions = len(entity.topic.subscriptions)
         return Runtime(
             *times, scheduled=own.scheduled, bytes=entity.bytes, subscriptions=subscriptions
         )

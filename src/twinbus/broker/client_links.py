@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from twinbus.amqp.incoming import LinkAttached
@@ -168,11 +168,7 @@ class Receiver:
 Context = Producer | RequestLink | Receiver
 
 
-class NoFilter:
-    """The link asks for no session."""
-
-
-NO_FILTER = NoFilter()
+NO_FILTER: Final = object()  # the link asks for no session
 
 
 def session_filter(link: Link) -> Any:

@@ -90,8 +90,9 @@ class Committer:
         else:
             health.failed("store", name, error)
             health.attempt("rollback", name, self.namespace.store.rollback)
-        refusal = error if error is None or isinstance(error, StoreError) else _failed(error)
-        health.attempt("commit", name, self.namespace.committed, batch, refusal, self._clock())
+        if error is not None and not isinstance(error, StoreError):  # what nobody foresaw
+            error = StoreError(f"the store failed: {error!r}")
+        health.attempt("commit", name, self.namespace.committed, batch, error, self._clock())
         paused, self._paused = self._paused, []
         for resume in paused:
             health.attempt("reading", name, resume)
@@ -100,11 +101,6 @@ class Committer:
         else:
             self._running = False
             self._idle.set()
-
-
-def _failed(error: BaseException) -> StoreError:
-    """What nobody foresaw, for those who are told of it."""
-    return StoreError(f"the store failed: {error!r}")
 
 
 def _commit_late(store: Store, delay_s: float) -> None:

@@ -128,10 +128,6 @@ class Entity:
         return self.path.rpartition("/")[2] if self.parent else self.path
 
     @property
-    def subscription_count(self) -> int:
-        return len(self.topic.subscriptions) if self.topic else 0
-
-    @property
     def received(self) -> QueueDescription | SubscriptionDescription:
         """The description of something that can be received from."""
         if isinstance(self.description, TopicDescription):

@@ -256,7 +256,9 @@ class Faults:
         now_ms: int,
     ) -> ActiveFault:
         """Raises ArgumentError, with nothing changed."""
-        known = _kind(kind)
+        known = KINDS.get(kind)
+        if known is None:
+            raise ArgumentError(f"there is no fault '{kind}'; use one of {', '.join(KINDS)}")
         if entity is not None and not known.per_entity:
             raise ArgumentError(f"'{kind}' is a whole namespace's trouble; leave out the entity")
         lasting = Range(DEFAULT_S, MIN_S, MAX_S).check("seconds", seconds)
@@ -304,13 +306,6 @@ def fragment_of(session: Any, partition_key: Any, message_id: Any) -> int:
     keys = (key for key in (session, partition_key, message_id) if key is not None)
     key = next(keys, "")
     return crc32(key if isinstance(key, bytes) else str(key).encode(errors="replace")) % FRAGMENTS
-
-
-def _kind(name: str) -> Kind:
-    kind = KINDS.get(name)
-    if kind is None:
-        raise ArgumentError(f"there is no fault '{name}'; use one of {', '.join(KINDS)}")
-    return kind
 
 
 def _checked(kind: Kind, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -395,7 +395,7 @@ class RuleIndex:
                     matched.append(entry)
             except Exception as error:  # noqa: BLE001 - a rule's failure is its subscription's alone
                 errors.setdefault(entry.subscription, f"rule {entry.rule.name}: {error}")
-        matched.sort(key=_order)
+        matched.sort(key=lambda entry: entry.order)
         found: dict[str, list[_Entry]] = {}
         for entry in matched:
             found.setdefault(entry.subscription, []).append(entry)
@@ -434,10 +434,6 @@ class RuleIndex:
             del shapes[shape]
         if not shapes:
             del self._anchors[scope][name]
-
-
-def _order(entry: _Entry) -> tuple[int, int]:
-    return entry.order
 
 
 def _match(message: MessageProperties, entries: list[_Entry], error: str | None) -> Match:

@@ -145,7 +145,7 @@ class ServedRecords(NoRecords):
 
     def committed(self, batch: Batch) -> None:
         # What was given up comes after what led to it, an abandoning or a send.
-        for act in sorted(batch.records, key=_is_given_up):
+        for act in sorted(batch.records, key=lambda act: act.is_given_up):
             self._note(act)
 
     def delivered(self, queue: Queue, entry: Entry, token: bytes, *, deletes: bool) -> None:
@@ -212,10 +212,6 @@ class ServedRecords(NoRecords):
             line.units += units((size,)) if charged is None else charged
         if ref.message_id is not None:
             line.message_ids.append(ref.message_id)
-
-
-def _is_given_up(act: ServedAct) -> bool:
-    return act.is_given_up
 
 
 def _stored_ref(path: str, entry: Entry) -> MessageRef:

@@ -140,7 +140,11 @@ class SessionQueue(Queue):
         # When its session closed, the disk refused or the queue was closed: try again, or it
         # would stay locked.
         holder = self.sessions.get
-        left = [lock for lock in self.locks.values() if lock.owner is not holder(_session_of(lock))]
+        left = [
+            lock
+            for lock in self.locks.values()
+            if lock.owner is not holder(lock.entry.session or "")
+        ]
         self._take_back_all(left, now_ms)
 
     def _expire(self, session: SessionLock, now_ms: int) -> None:
@@ -215,7 +219,3 @@ class SessionQueue(Queue):
         if updated_since_ms is None:
             return self.store.sessions(self.number, skip, top)
         return self.store.sessions_changed(self.number, updated_since_ms, skip, top)
-
-
-def _session_of(lock: MessageLock) -> str:
-    return lock.entry.session or ""
