@@ -19,6 +19,7 @@ from twinbus.accounts.report import ReportError
 from twinbus.auth.credentials import CredentialError
 from twinbus.auth.tokens import AccessError
 from twinbus.broker import refusals
+from twinbus.broker.config import ConfigError
 from twinbus.broker.expressions import FilterError
 from twinbus.broker.inspection import InspectionError
 from twinbus.broker.server import BrokerError
@@ -50,6 +51,7 @@ CLIENTS = (
 ROOMS = (
     AccessError,
     BrokerError,
+    ConfigError,
     DrillError,
     EngineError,
     EntityError,

@@ -17,12 +17,13 @@ from twinbus.broker.descriptions import (
 )
 from twinbus.broker.refusals import DescriptionError
 from twinbus.broker.rules import Rule
+from twinbus.errors import TwinbusError
 
 DEFAULT_PORT = 5672
 DEFAULT_ADMIN_PORT = 5300
 
 
-class ConfigError(ValueError):
+class ConfigError(TwinbusError, ValueError):
     """The configuration cannot be served; the text says where and why."""
 
 

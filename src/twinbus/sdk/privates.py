@@ -146,6 +146,7 @@ _METHODS: Final[tuple[tuple[object, dict[str, tuple[str, ...]]], ...]] = (
     (ReceiveClient, {"settle_messages": ("delivery_id", "delivery_tag", "outcome")}),
     (Connection, {"listen": ("wait",), "_get_remote_timeout": ("now",)}),
     (Session, {"_outgoing_transfer": ("delivery",)}),
+    (Link, {"get_state": (), "flow": ("link_credit",)}),
     (SenderLink, {"_outgoing_transfer": ("delivery",)}),
     (ReceiverLink, {"_incoming_transfer": ("frame",), "_incoming_flow": ("frame",)}),
     (mgmt_handlers, {"default": (), "schedule_op": ()}),

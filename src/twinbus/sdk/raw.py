@@ -103,6 +103,7 @@ class _RawHandler(BaseHandler):
     """What receivers and senders share: opening without the SDK's pauses, and health."""
 
     _create_handler: Callable[[Any], None]  # the SDK's, of a receiver or a sender
+    _handler: Any
     _opening: Future[None] | None = None
 
     def _open(self, timeout: float | None = None) -> None:
@@ -112,7 +113,7 @@ class _RawHandler(BaseHandler):
         if self._handler is not None:
             self._close_handler()
         self._create_handler(create_authentication(self))
-        handler: Any = self._handler
+        handler = self._handler
         # The SDK's thread that reads now and then would take messages from under our hands.
         handler._keep_alive_interval = 0
         handler._idle_timeout = IDLE_S
@@ -161,7 +162,7 @@ class _RawHandler(BaseHandler):
         return number
 
     def _close_handler(self) -> None:
-        handler: Any = self._handler
+        handler = self._handler
         self._handler = None
         self._running = False
         if handler is not None:
@@ -188,8 +189,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
     _heard_at: float
 
     def _opened(self) -> None:
-        handler: Any = self._handler
-        link = handler._link
+        link = self._handler._link
         self._deliveries, self._parts, self._drained = [], bytearray(), False
         link._incoming_transfer = self._transferred
         link._incoming_flow = self._flowed
@@ -197,8 +197,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
 
     def _transferred(self, frame: Any) -> None:
         """A transfer frame: (handle, delivery-id, tag, format, settled, more, ... payload)."""
-        handler: Any = self._handler
-        link = handler._link
+        link = self._handler._link
         if frame[1] is not None:
             self._first = frame
         payload = frame[11]
@@ -214,13 +213,12 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
 
     def _flowed(self, frame: Any) -> None:
         """A flow frame: (..., handle 4, delivery-count 5, credit 6, available 7, drain 8)."""
-        handler: Any = self._handler
         if frame[4] is None or frame[6]:
             return  # of the session, or not an answer to a drain
         self._drained = True
         if frame[5] is not None:
-            handler._link.delivery_count = frame[5]
-            handler._link.current_link_credit = 0
+            self._handler._link.delivery_count = frame[5]
+            self._handler._link.current_link_credit = 0
 
     # ------------------------------------------------------------ receiving
 
@@ -247,11 +245,10 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
         return taken
 
     def _ask(self, count: int, *, drain: bool = True) -> None:
-        handler: Any = self._handler
-        handler.auth_complete()  # renews the token when it is due
+        self._handler.auth_complete()  # renews the token when it is due
         self._drained = False
         # A drain of no credit need not be answered, unless an echo is asked for.
-        handler._link.flow(link_credit=count, drain=drain, echo=drain and not count)
+        self._handler._link.flow(link_credit=count, drain=drain, echo=drain and not count)
 
     def _read_until(self, done: Callable[[], bool], within_s: float = DRAIN_S) -> None:
         ends = time.monotonic() + within_s
@@ -262,11 +259,10 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
 
     def _read(self) -> None:
         """One frame, or the fifth of a second in which none came."""
-        handler: Any = self._handler
-        handler._connection.listen(wait=False)
-        if handler._connection.state != ConnectionState.OPENED:
+        self._handler._connection.listen(wait=False)
+        if self._handler._connection.state != ConnectionState.OPENED:
             raise ServiceBusConnectionError(message="The connection was closed.")
-        if handler._link.get_state() != LinkState.ATTACHED:
+        if self._handler._link.get_state() != LinkState.ATTACHED:
             raise ServiceBusConnectionError(message="The link was detached.")
 
     # ------------------------------------------------------------ waiting
@@ -285,12 +281,11 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
         while upkeep.has_news(self._handler):
             self._read()
             self._heard_at = time.monotonic()
-        handler: Any = self._handler
         if time.monotonic() - self._heard_at > IDLE_S:
             raise ServiceBusConnectionError(message=f"Nothing was heard for {IDLE_S:g} seconds.")
-        handler.auth_complete()
+        self._handler.auth_complete()
         # Not for a frame, but for the SDK to say that we are still there, if it is time to.
-        handler._connection._get_remote_timeout(time.time())
+        self._handler._connection._get_remote_timeout(time.time())
         return bool(self._deliveries)
 
     def let_go(self) -> int:
@@ -308,9 +303,8 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
         self._read_until(lambda: self._drained)
         released = 0
         while self._deliveries:
-            handler: Any = self._handler
             for each in self._deliveries:
-                handler.settle_messages(each.number, each.tag, "released")
+                self._handler.settle_messages(each.number, each.tag, "released")
                 released += 1
             self._deliveries = []
             self._ask(0)
@@ -391,8 +385,7 @@ class RawReceiver(_RawHandler, ServiceBusReceiver):  # type: ignore[misc]  # the
             self._forget_answers()
 
     def _forget_answers(self) -> None:
-        handler: Any = self._handler
-        for each in () if handler is None else handler._mgmt_links.values():
+        for each in () if self._handler is None else self._handler._mgmt_links.values():
             each._mgmt_link._response_link._received_delivery_tags.clear()
 
 
@@ -437,15 +430,12 @@ class RawSender(_RawHandler, ServiceBusSender):  # type: ignore[misc]  # the SDK
     """Sends encoded messages. Made by ``sender``."""
 
     def _opened(self) -> None:
-        handler: Any = self._handler
-        handler._link.__class__ = _RawLink
+        self._handler._link.__class__ = _RawLink
 
     @property
     def limit(self) -> int:
         """The size of the largest transfer that the entity takes."""
-        handler: Any = self._handler
-        size: int = handler._link.remote_max_message_size
-        return size
+        return int(self._handler._link.remote_max_message_size)
 
     def send(self, messages: Sequence[bytes]) -> None:
         """Send all in one transfer, which the broker takes whole or not at all."""
@@ -456,8 +446,7 @@ class RawSender(_RawHandler, ServiceBusSender):  # type: ignore[misc]  # the SDK
 
     def _send_raw(self, message: _Raw) -> None:
         self.ready()
-        handler: Any = self._handler
-        self._guarded(lambda: handler._send_message_impl(message, timeout=SEND_S))
+        self._guarded(lambda: self._handler._send_message_impl(message, timeout=SEND_S))
 
 
 def receiver(client: ServiceBusClient, queue: str, **kwargs: Any) -> RawReceiver:
