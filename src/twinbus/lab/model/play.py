@@ -420,6 +420,10 @@ class Play:
         """What is stored where."""
         for box in boxes or self.model.boxes():
             real = self.real.directory.resolve(box.path)[1]
+            counts = real.counts
+            seen = (counts.active, counts.deferred, counts.scheduled, counts.bytes)
+            if not box.messages and not any(seen):
+                continue  # that the rows are as many as are counted is looked at when at rest
             stored = [as_stored(each) for each in real.peek(0, 10_000)]
             ideal = [as_kept(each, box) for _, each in sorted(box.messages.items())]
             if stored != ideal and self.renumber:
@@ -429,8 +433,6 @@ class Play:
                 ours = [each for each in ideal if each not in stored]
                 theirs = [each for each in stored if each not in ideal]
                 raise Wrong(f"'{box.path}' has {theirs}, and should have {ours}")
-            counts = real.counts
-            seen = (counts.active, counts.deferred, counts.scheduled, counts.bytes)
             wanted = (*(box.count(state) for state in (0, 1, 2)), box.bytes)
             if seen != wanted:
                 raise Wrong(f"'{box.path}' counts {seen}, and should count {wanted}")
