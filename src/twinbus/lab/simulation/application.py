@@ -7,8 +7,14 @@ import random
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
+from typing import Any, cast
 
 from azure.servicebus import ServiceBusClient
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from twinbus.errors import BacklogError
@@ -18,14 +24,22 @@ from twinbus.lab.simulation.letter import Letter
 from twinbus.lab.simulation.network import Network
 from twinbus.lab.simulation.node import Answer, Node
 from twinbus.lab.simulation.seed import SeedPlan
+from twinbus.lab.simulation.topology import PRIMARY
 from twinbus.lab.simulation.virtual import World, milliseconds
+from twinbus.ledger import Ledger, Operation
 from twinbus.paired.aio.link import Side
 from twinbus.paired.aio.pairing import Pairing
 from twinbus.paired.aio.route import Route
+from twinbus.paired.bookkeeper import Bookkeeper
 from twinbus.paired.events import Diverted, PairingEvent, Restored
 from twinbus.paired.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.paired.outgoing import Outgoing, OutgoingBatch
 from twinbus.paired.telemetry import Announcer
+from twinbus.sdk.privates import (
+    MGMT_REQUEST_MESSAGE,
+    MGMT_REQUEST_MESSAGES,
+    REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION,
+)
 
 OPERATION = timedelta(seconds=20)
 BACKLOG_RETRY = timedelta(seconds=30)
@@ -47,8 +61,10 @@ class SimulatedLink:
         take: Take,
         world: World,
         size: int,
+        note: Callable[[str, list[bytes]], None],
     ) -> None:
         self.entity_name = path
+        self._note = note
         self.limit = 0
         self.last_used = 0.0
         self._name = name
@@ -62,18 +78,20 @@ class SimulatedLink:
         messages = outgoing.encoded()
         names = ", ".join(outgoing.ids()) or len(messages)
         take, path = self._take, self.entity_name
-        await self._call(f"{names} to {path}", lambda told: take(path, messages, told), timeout)
+        await self.ask(f"{names} to {path}", lambda told: take(path, messages, told), timeout)
+        self._note(path, messages)
 
     async def warm(self, timeout: float | None = None) -> None:
         ready, path = self._node.ready, self.entity_name
-        await self._call(f"a link to {path}", lambda told: ready(path, told), timeout)
+        await self.ask(f"a link to {path}", lambda told: ready(path, told), timeout)
         self.limit = self._size
 
-    async def _call(self, what: str, act: Callable[[Answer], None], timeout: float | None) -> None:
+    async def ask(self, what: str, act: Callable[[Answer], None], timeout: float | None) -> Any:
         assert timeout is not None
         within_ms = milliseconds(timeout)
-        await self._network.call(self._name, self._node, what, act, within_ms)
+        answer = await self._network.call(self._name, self._node, what, act, within_ms)
         self.last_used = self._world.now()
+        return answer
 
     async def keep_warm(self) -> None:
         """It does not die."""
@@ -122,9 +140,10 @@ class Application:
         self.name = name
         self.history = history
         self._network = network
-        self._primary, self._secondary = nodes
+        self.primary, self._secondary = nodes
         self._size = plan.limit
-        self._world = World(clock, rng)
+        self.world = World(clock, rng)
+        self.books = Bookkeeper(cast(Ledger, history.records), PRIMARY)
         manager, client = _clients()
         options = SendAvailabilityPairedNamespaceOptions(
             manager,
@@ -137,22 +156,25 @@ class Application:
         )
         self.pairing = Pairing(
             # Over links of their own, as pings are sent.
-            Side(self._primary.name, lambda path: self._link("ping", path, self._ping)),
+            Side(self.primary.name, lambda path: self._link("ping", path, self._ping)),
             Side(self._secondary.name, lambda queue: self._link(queue, queue, self._divert)),
-            *(options, list(plan.queues), NotingAnnouncer(name, history), self._world),
+            *(options, list(plan.queues), NotingAnnouncer(name, history), self.world, self.books),
         )
 
     def link(self, name: str, path: str) -> SimulatedLink:
         """To an entity of the primary."""
-        return self._link(name, path, self._primary.send)
+        return self._link(name, path, self.primary.send)
 
     def _link(self, name: str, path: str, take: Take) -> SimulatedLink:
-        node = self._secondary if take == self._divert else self._primary
+        node = self._secondary if take == self._divert else self.primary
         name = f"{self.name}/{name}"
-        return SimulatedLink(name, path, self._network, node, take, self._world, self._size)
+        note: Callable[[str, list[bytes]], None] = _nothing
+        if take != self._ping:
+            note = self.history.stored if take == self._divert else self.history.sent
+        return SimulatedLink(name, path, self._network, node, take, self.world, self._size, note)
 
     def _ping(self, path: str, messages: list[bytes], answer: Answer) -> None:
-        self._primary.ping(path, messages[0], answer)
+        self.primary.ping(path, messages[0], answer)
 
     def _divert(self, queue: str, messages: list[bytes], answer: Answer) -> None:
         def taken(value: object) -> None:
@@ -169,19 +191,84 @@ class LetterSender:
     def __init__(self, name: str, application: Application, path: str) -> None:
         self.name = f"{application.name}/{name}"
         self._history = application.history
+        self._books = application.books
+        self._node = application.primary
+        self._world = application.world
         self._link = application.link(name, path)
         self._route = Route(application.pairing, self._link)
 
     async def send(self, letters: list[Letter]) -> None:
         """Returns when they are safe; raises what the application would be told."""
-        ids = [letter.id for letter in letters]
-        ready = OutgoingBatch([letter.encoded() for letter in letters], ids=ids)
         try:
-            await self._route.deliver(self._link.transfer, ready, None)
+            await self._route.deliver(self._transfer, _ready(letters), None)
         except BacklogError:
             for letter in letters:
                 self._history.refused(letter)
             raise
+
+    async def _transfer(self, ready: Outgoing | OutgoingBatch, timeout: float | None) -> None:
+        try:
+            await self._link.transfer(ready, timeout)
+        except BaseException:
+            self._books.sent(self._link.entity_name, ready, ok=False)
+            raise
+        self._books.sent(self._link.entity_name, ready)
+
+    async def schedule(self, letters: list[Letter]) -> list[int]:
+        """As ``send``, by a request. Answers numbers by which they can be cancelled, if they are
+        home."""
+        ready, seconds = _ready(letters), OPERATION.total_seconds()
+        deadline = self._world.now() + seconds
+
+        async def primarily(left: float) -> list[int]:
+            messages, path = ready.encoded(), self._link.entity_name
+            numbers: list[int] = await self._link.ask(
+                f"{len(messages)} to be scheduled at {path}",
+                lambda told: self._node.schedule(path, messages, told),
+                left,
+            )
+            request = {MGMT_REQUEST_MESSAGES: [{MGMT_REQUEST_MESSAGE: each} for each in messages]}
+            self._books.requested(path, REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION, request)
+            self._history.sent(path, messages, Operation.SCHEDULE)
+            return numbers
+
+        done, numbers = await self._route.at_home(primarily, ready, deadline, seconds)
+        if done:
+            return list(numbers)
+        await self._route.deliver(self._transfer, ready, max(0.001, deadline - self._world.now()))
+        return []
+
+    async def cancel(self, letter: Letter, number: int | None) -> None:
+        """Take back what was scheduled. What was diverted is looked for where it will be."""
+        path, seconds = letter.entity, OPERATION.total_seconds()
+        if number is None:
+            number = await self._link.ask(
+                f"where is {letter.id}?",
+                lambda told: self._node.scheduled(path, letter.id, told),
+                seconds,
+            )
+        if not number:
+            return
+        self._history.cancelling(letter)
+        try:
+            await self._link.ask(
+                f"cancel {letter.id}", lambda told: self._node.cancel(path, number, told), seconds
+            )
+        except (OperationTimeoutError, ServiceBusConnectionError):
+            return  # nobody knows
+        except ServiceBusError:
+            self._history.kept(letter)
+        else:
+            self._history.cancelled(letter)
+
+
+def _ready(letters: list[Letter]) -> OutgoingBatch:
+    ids = [letter.id for letter in letters]
+    return OutgoingBatch([letter.encoded() for letter in letters], ids=ids)
+
+
+def _nothing(path: str, messages: list[bytes]) -> None:
+    """Pings are not looked after."""
 
 
 @cache

@@ -6,8 +6,8 @@ may be one that cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -20,10 +20,13 @@ from twinbus.broker.sessions import SessionLock
 from twinbus.broker.window import Window
 from twinbus.envelope import pack  # the one that ships, whatever stands in its place meanwhile
 from twinbus.failover.states import Failover, State
+from twinbus.homeward import carrier
 from twinbus.homeward.carrier import Carrier, Parcel
+from twinbus.homeward.row import Row
 from twinbus.lab.simulation.application import Pack
 from twinbus.lab.simulation.node import MakesNamespace
 from twinbus.lab.simulation.way_home import MakesCarrier
+from twinbus.paired.bookkeeper import Bookkeeper
 
 
 class Bug(StrEnum):
@@ -35,6 +38,9 @@ class Bug(StrEnum):
     OVERTAKE = "overtake"  # the syphon does not mind what was left behind
     ONE_TOO_MANY = "exceed-credit"  # a queue hands out one message more than was asked for
     OUTLIVE = "outlive-a-lock"  # a lock ends a minute late
+    CANCEL_NOTHING = "cancel-nothing"  # a cancelled message comes all the same
+    LOSE_RECORD = "lose-a-record"  # of messages that are diverted together one is in the ledger
+    HURRY = "hurry-parts"  # a part is dead-lettered before its others can have come
 
 
 class SettlesFirst(Carrier):
@@ -58,6 +64,15 @@ class Overtakes(Carrier):
     def _try(self, destination: str, parcels: list[Parcel]) -> None:
         super()._try(destination, parcels)
         self._down.clear()
+
+
+class Hurries(Carrier):
+    """A part whose others are not there counts as alone at once."""
+
+    def _set_aside(self, rows: list[Row]) -> None:
+        alone = frozenset((rows[0].part_of or "",))
+        self._orders = replace(self._orders, alone=alone)
+        super()._set_aside(rows)
 
 
 def forgetful_pack(message: bytes, path: str, limit: int = envelope.DEFAULT_LIMIT) -> list[bytes]:
@@ -106,6 +121,24 @@ def late_expire_locks(self: Queue, now_ms: int) -> None:
     expire_locks(self, now_ms - 60_000)
 
 
+def cancel_nothing(self: Queue, sequences: list[int], done: Done) -> None:
+    done(None)
+
+
+diverted = Bookkeeper.diverted
+
+
+def diverted_in_part(
+    self: Bookkeeper,
+    namespace: str,
+    queue: str,
+    path: str,
+    batches: Sequence[Sequence[bytes]],
+    ids: Sequence[Any],
+) -> None:
+    diverted(self, namespace, queue, path, batches, ids[:1])
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a world is made of."""
@@ -126,4 +159,7 @@ PARTS: dict[Bug, Parts] = {
     Bug.OVERTAKE: Parts(carrier=Overtakes),
     Bug.ONE_TOO_MANY: Parts(patches=((Queue, "serve", generous_serve),)),
     Bug.OUTLIVE: Parts(patches=((Queue, "expire_locks", late_expire_locks),)),
+    Bug.CANCEL_NOTHING: Parts(patches=((Queue, "cancel", cancel_nothing),)),
+    Bug.LOSE_RECORD: Parts(patches=((Bookkeeper, "diverted", diverted_in_part),)),
+    Bug.HURRY: Parts(carrier=Hurries, patches=((carrier, "PARTS_MS", 0),)),
 }

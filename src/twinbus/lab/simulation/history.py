@@ -6,6 +6,7 @@ the promises that were not kept, each a sentence.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,9 +17,11 @@ from twinbus.broker.entry import Entry
 from twinbus.lab.simulation.clock import START_MS, Clock
 from twinbus.lab.simulation.letter import STAMP, Letter, id_of
 from twinbus.lab.simulation.node import HandedOut, Node
+from twinbus.lab.simulation.records import Deed, Records, disagreements
 from twinbus.lab.simulation.seed import SeedPlan
 from twinbus.lab.simulation.topology import DETECTING, MOST_DELIVERIES, NORTH, SUBSCRIPTIONS, WEST
 from twinbus.lab.verdict import Attempt, Judgement, Receipt, judge
+from twinbus.ledger import Cause, Operation
 
 
 @dataclass(slots=True)
@@ -55,6 +58,12 @@ class History:
         self._numbers: dict[tuple[str, str, str], int] = {}  # by queue, destination and id
         self._pinged_at: dict[str, int] = {}
         self._fates: dict[tuple[int, int], Fate] = {}
+        self.records = Records()
+        self.busy: set[str] = set()
+        self._happened: Counter[Deed] = Counter()
+        self._stored: Counter[str] = Counter()  # pieces that a backlog queue took, and said so
+        self._groups: dict[tuple[str, ...], Letter] = {}  # by the pieces that it went in
+        self._taken_back: dict[str, bool] = {}  # cancelled, and whether that was acknowledged
         self._aside: list[HandedOut] = []  # dead-lettered by receivers, who were told so
 
     # ------------------------------------------------------------ what happens
@@ -68,9 +77,32 @@ class History:
     def written(self, letter: Letter) -> None:
         self._letters[letter.id] = letter
 
+    def sent(self, path: str, messages: list[bytes], operation: Operation = Operation.SEND) -> None:
+        """Who sent them was told that they are home."""
+        for each in messages:
+            self._happened[operation, Cause.NORMAL, path, str(envelope.id_of(each))] += 1
+
+    def stored(self, queue: str, messages: list[bytes]) -> None:
+        """Who diverted them was told that they are in the backlog."""
+        self._stored.update(str(envelope.id_of(each)) for each in messages)
+
+    def cancelling(self, letter: Letter) -> None:
+        self._taken_back.setdefault(letter.id, False)
+
+    def kept(self, letter: Letter) -> None:
+        """A cancellation was refused, so nothing was changed."""
+        if not self._taken_back[letter.id]:
+            del self._taken_back[letter.id]
+
+    def cancelled(self, letter: Letter) -> None:
+        self.tell(letter.entity, f"has {letter.id} no longer, which was cancelled")
+        self._taken_back[letter.id] = True
+
     def diverted(self, letter: Letter, parts: list[bytes]) -> None:
-        for part in parts:
-            self.pieces[str(envelope.id_of(part))] = Piece(letter, len(parts) == 1)
+        ids = tuple(str(envelope.id_of(part)) for part in parts)
+        self._groups[ids] = letter
+        for id_ in ids:
+            self.pieces[id_] = Piece(letter, len(parts) == 1)
 
     def arrived(self, queue: str, messages: list[bytes], numbers: list[int]) -> None:
         for message, number in zip(messages, numbers, strict=True):
@@ -90,6 +122,11 @@ class History:
     def restored(self, entity: str, since_ms: int) -> None:
         if self._pinged_at.get(entity, 0) < since_ms:
             self.breaches.append(f"{entity} was restored by a ping that it never took")
+
+    def brought(self, destination: str, ids: Sequence[str]) -> None:
+        """A syphon was told that they are home."""
+        for each in ids:
+            self._happened[Operation.SEND, Cause.HOME_SEND, destination, each] += 1
 
     def came_home(self, destination: str, ids: Sequence[str]) -> None:
         self.tell(destination, f"has {', '.join(ids)} from the backlog")
@@ -146,7 +183,11 @@ class History:
     def judge(self, nodes: Iterable[Node]) -> Judgement:
         """Ask the checker, and note every promise that was not kept."""
         nodes = [node for node in nodes if node.is_up]
-        attempts = [copy for each in self._attempts for copy in _copies(*each)]
+        attempts = [
+            copy
+            for letter, safe in self._attempts
+            for copy in _copies(letter, safe and letter.id not in self._taken_back)
+        ]
         receipts = [_receipt(each) for each in self._deliveries]
         waiting = [id_ for node in nodes for id_ in self._ids(node.contents(dead=False))]
         dead = [id_ for node in nodes for id_ in self._ids(node.contents(dead=True))]
@@ -161,6 +202,9 @@ class History:
         self._breach(
             *("dead-lettered", (id_ for id_ in dead if id_ in safe - seen and id_ not in given_up))
         )
+        gone = {id_ for id_, is_told in self._taken_back.items() if is_told}
+        came = dict.fromkeys(id_ for each in self._deliveries if (id_ := id_of(each)) in gone)
+        self._breach("cancelled, and delivered", came)
         aside = (_copy_id(id_of(each), each.path) for each in self._aside)
         self._breach("not set aside", (id_ for id_ in aside if id_ not in dead))
         self._breach("duplicated", judge(attempts, once, (), ()).duplicated.ids)
@@ -169,6 +213,12 @@ class History:
         for node in nodes:
             self._breach("miscounted", node.drift())
             self._breach("left over", node.left_over())
+        for ids, letter in self._groups.items():
+            deed = (Operation.SEND, Cause.BACKLOG_SEND, letter.entity, letter.id)
+            self._happened[deed] += min(self._stored[id_] for id_ in ids)
+        told = ((letter.entity, letter.id) for letter, is_safe in self._attempts if is_safe)
+        torn = self._plan.crashes > 0 or any("syphon" in each.kind for each in self._plan.faults)
+        self.breaches += disagreements(self.records, self._happened, told, torn=torn)
         return verdict
 
     def _breach(self, what: str, which: Iterable[str]) -> None:

@@ -29,6 +29,7 @@ class Letter:
     number: int  # the how-manieth of its sender
     ttl_ms: int | None
     due_ms: int | None
+    is_scheduled: bool  # by a request
     colour: str  # an application property
     body: bytes
 

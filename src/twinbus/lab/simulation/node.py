@@ -22,12 +22,13 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+from twinbus.amqp.message import Message
 from twinbus.auth.access_rules import root_rule
 from twinbus.broker.batch import Batch
 from twinbus.broker.burial import Burial, Changes
 from twinbus.broker.delivery import payload
 from twinbus.broker.directory import Directory
-from twinbus.broker.entry import DEFERRED, Entry
+from twinbus.broker.entry import DEFERRED, SCHEDULED, Entry
 from twinbus.broker.namespace import Namespace
 from twinbus.broker.queue import Done, Queue
 from twinbus.broker.refusals import (
@@ -41,13 +42,13 @@ from twinbus.broker.sessions import SessionLock, SessionQueue, Waiter
 from twinbus.broker.store import Store
 from twinbus.health import Health
 from twinbus.lab.simulation.clock import START_MS, Clock
+from twinbus.lab.simulation.records import Records
 
 # The broker looks at its clock four times a second. Here it does so when a lock is due to end, and
 # otherwise seldom: nothing else is waited for that closely, and an idle look costs two queries.
 TICK_MS = 250
 IDLE_TICK_MS = 5_000
-# A lock whose end the disk refused ends at the next look.
-LATE_MS = IDLE_TICK_MS + 1_000
+LATE_MS = 2 * TICK_MS  # a lock has ended by then
 COMMIT_MS = (1, 40)
 Answer = Callable[[Any], None]
 
@@ -62,6 +63,12 @@ class Notes(Protocol):
 
     def came_home(self, destination: str, ids: Sequence[str]) -> None:
         """The destination has these messages on disk."""
+
+    records: Records
+    busy: set[str]  # the syphons that are in a round
+
+    def brought(self, destination: str, ids: Sequence[str]) -> None:
+        """A syphon was told that they are there."""
 
     def breach(self, what: str) -> None:
         """A promise was not kept."""
@@ -282,6 +289,7 @@ class Node:
         except StoreError as refused:
             self._notes.tell(self.name, f"a commit fails: {refused}")
             error = refused
+            self._held.clear()  # a lock whose end the disk refused goes on until the next look
         self._writing = None
         self.namespace.committed(batch, error, self.now)
         if self.disk.batch:
@@ -310,7 +318,13 @@ class Node:
         self.namespace.directory.entity(path)
         answer(None)
 
-    def send(self, path: str, messages: list[bytes], answer: Answer) -> None:
+    def send(
+        self,
+        path: str,
+        messages: list[bytes],
+        answer: Answer,
+        take: Callable[..., list[int]] | None = None,
+    ) -> None:
         """Answers sequence numbers when they are on disk."""
         self._check(path)
         entity = self.namespace.directory.entity(path)
@@ -319,7 +333,20 @@ class Node:
         def done(error: Exception | None) -> None:
             self._later(0, lambda: answer(error or numbers))
 
-        numbers += self.namespace.send(entity, messages, self.now, done)
+        numbers += (take or self.namespace.send)(entity, messages, self.now, done)
+
+    def schedule(self, path: str, messages: list[bytes], answer: Answer) -> None:
+        self.send(path, messages, answer, self.namespace.schedule)
+
+    def scheduled(self, path: str, id_: str, answer: Answer) -> None:
+        """Answers the number of a scheduled message, or nothing."""
+        found = (entry for entry in self._queue(path).peek(0, 1_000) if entry.state == SCHEDULED)
+        ids = {Message.parse(entry.bare).properties.message_id: entry.sequence for entry in found}
+        answer(ids.get(id_))
+
+    def cancel(self, path: str, number: int, answer: Answer) -> None:
+        self._check(path)
+        self._queue(path).cancel([number], answer)
 
     def ping(self, path: str, message: bytes, answer: Answer) -> None:
         def taken(value: Any) -> None:

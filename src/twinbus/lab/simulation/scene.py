@@ -35,7 +35,7 @@ import hashlib
 import random
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -49,6 +49,7 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus import envelope
+from twinbus.auth.credentials import Secret
 from twinbus.broker import namespace as broker_namespace
 from twinbus.lab.simulation.application import Application, LetterSender
 from twinbus.lab.simulation.bugs import PARTS, Bug
@@ -61,6 +62,7 @@ from twinbus.lab.simulation.node import Node
 from twinbus.lab.simulation.seed import HEALED_MS, LARGE, PlannedFault, plan_of
 from twinbus.lab.simulation.topology import (
     DESTINATIONS,
+    DETECTING,
     PRIMARY,
     RECEIVED,
     SECONDARY,
@@ -72,6 +74,7 @@ from twinbus.lab.simulation.way_home import SimulatedSyphon, SyphonSettings, Way
 from twinbus.lab.verdict import Judgement
 from twinbus.paired import ping
 from twinbus.paired.aio import pairing
+from twinbus.syphon import books
 
 # Parts that were left alone are given up after ten minutes; nothing else takes that long.
 PATIENCE_MS: Final = 45 * 60_000
@@ -197,6 +200,9 @@ class Scene:
         for module in (envelope, broker_namespace, ping):
             yield module, "uuid4", lambda: UUID(int=self._rng.getrandbits(128), version=4)
         yield envelope, "pack", self._pack
+        # A syphon's bookkeeper writes into what it is given for a ledger's place.
+        yield books, "ledger_at", lambda records: records
+        yield books, "host_of", Secret.reveal
         yield pairing, "Failover", self._parts.failover
         yield from self._parts.patches
 
@@ -233,7 +239,9 @@ class Scene:
         if not self._may_be_over:
             return False
         self._may_be_over = False
-        return not self._sending and all(node.is_settled() for node in self._nodes)
+        if self._sending or self.history.busy:
+            return False
+        return all(node.is_settled() for node in self._nodes)
 
     # ------------------------------------------------------------ those who send
 
@@ -252,13 +260,15 @@ class Scene:
 
     def _letter(self, index: int, number: int, path: str) -> Letter:
         rng = self._rng
+        due_ms = self.clock.now + 20_000 if rng.random() < 0.06 else None
         letter = Letter(
             id=f"m{index}.{number}",
             entity=path,
             session=f"session{index}" if path in SESSIONS or rng.random() < 0.3 else None,
             number=number,
             ttl_ms=rng.choice((None, None, 86_400_000)),
-            due_ms=self.clock.now + 20_000 if rng.random() < 0.03 else None,
+            due_ms=due_ms,
+            is_scheduled=due_ms is not None and rng.random() < 0.7,
             colour=rng.choice(("red", "green")),
             body=rng.randbytes(rng.choice((10, 10, 10, LARGE))),
         )
@@ -272,7 +282,7 @@ class Scene:
         while True:
             tell(sender.name, f"sends {names}")
             try:
-                await sender.send(letters)
+                await self._hand_over(sender, letters)
             except ServiceBusError as error:
                 tell(sender.name, f"is told that {names} failed: {type(error).__name__}")
                 self.history.attempted(letters, acknowledged=False)
@@ -283,6 +293,22 @@ class Scene:
                 tell(sender.name, f"is told that {names} is safe")
                 self.history.attempted(letters, acknowledged=True)
                 return
+
+    async def _hand_over(self, sender: LetterSender, letters: list[Letter]) -> None:
+        """Some of what is to come later is scheduled, and some of that taken back."""
+        if not letters[0].is_scheduled:
+            await sender.send(letters)
+            return
+        numbers = await sender.schedule(letters)
+        if letters[0].entity in DETECTING and self._rng.random() < 0.7:
+            self._sending += 1
+            self.clock.start(self._cancel(sender, letters[0], numbers))
+
+    async def _cancel(self, sender: LetterSender, letter: Letter, numbers: list[int]) -> None:
+        with suppress(ServiceBusError):
+            await self.clock.sleep(self._rng.choice((100, 5_000, 25_000)))
+            await sender.cancel(letter, numbers[0] if numbers else None)
+        self._sending -= 1
 
     # ------------------------------------------------------------ those who carry
 

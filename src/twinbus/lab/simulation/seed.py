@@ -14,8 +14,8 @@ TROUBLE_MS: Final = 45_000
 HEALED_MS: Final = 110_000
 
 # A large message goes through a small limit in several parts.
-LARGE: Final = 3_000
-SMALL: Final = 3_100
+LARGE: Final = 8_000
+SMALL: Final = 6_000
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _fault(rng: random.Random, queues: tuple[str, ...], orderly: bool) -> Planne
         target = rng.choice(DESTINATIONS)
     elif kind.startswith("queue"):
         target = rng.choice(queues)
-    elif kind.endswith(("cut", "lost")):
+    elif kind.endswith(("cut", "lost", "slow")):
         # One client's way, or everybody's.
         gentle = ("", "", "app0", "receiver")
         target = rng.choice(gentle if orderly else (*gentle, "syphon0"))

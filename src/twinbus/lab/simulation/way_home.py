@@ -10,21 +10,25 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from azure.servicebus.exceptions import ServiceBusError
 
+from twinbus.auth.credentials import Secret
 from twinbus.homeward.answers import asked, settled
 from twinbus.homeward.bites import bites, spread
 from twinbus.homeward.carrier import Carrier, Parcel, Post
-from twinbus.homeward.driver import Driver
+from twinbus.homeward.driver import Driver, Round
 from twinbus.homeward.received import ReceivedMessage
 from twinbus.homeward.rounds import Destinations, Orders, Tally
 from twinbus.homeward.row import Row
 from twinbus.lab.simulation.clock import Clock, CrashedError, Tape, rerun
 from twinbus.lab.simulation.network import Network
 from twinbus.lab.simulation.node import Answer, Node, Notes
+from twinbus.lab.simulation.records import Records
+from twinbus.lab.simulation.topology import PRIMARY, SECONDARY
+from twinbus.syphon.books import Books
 
 LIMIT = 262_144
 CALL_MS = 15_000
@@ -126,6 +130,7 @@ class Ways:
             self._primary.send(destination, messages, taken)
 
         await self._ask(self._primary, f"{len(messages)} to {destination}", act)
+        self.notes.brought(destination, [str(parcel.message_id) for parcel in parcels])
         if self._is_troubled():
             await self._suffer()
 
@@ -160,6 +165,8 @@ class TapedWorld:
         self._ways = ways
         self._tape = tape
         self._awake = awake
+        self.records = Records()  # of this round: who crashes in it leaves none
+        self._books = Books(cast(str, self.records), Secret(PRIMARY), Secret(SECONDARY))
 
     # -- the driver's
 
@@ -171,7 +178,9 @@ class TapedWorld:
             carrier = settings.carrier(self, orders)
             taps = {queue: TapedTap(self._ways, self._tape, queue) for queue in queues}
             for some in bites(taps, settings.share, self, self._ways.silent, settings.bite):
-                carrier.carry([Row.of(each) for each in some])
+                rows = [Row.of(each) for each in some]
+                self._books.received(rows)
+                carrier.carry(rows)
             tallies += carrier.finish()
         return tallies
 
@@ -186,6 +195,7 @@ class TapedWorld:
 
     def send(self, destination: str, parcels: Sequence[Parcel]) -> None:
         asked(lambda: self._tape.wait(lambda: self._ways.send(destination, parcels)))
+        self._books.sent(destination, parcels)
 
     def complete(self, queue: str, tokens: Sequence[UUID]) -> list[UUID]:
         return self._settled("complete", queue, tokens)
@@ -248,6 +258,7 @@ class SimulatedSyphon:
 
     async def run(self) -> None:
         """For ever, or until it crashes."""
+        self._ways.notes.busy.discard(self._ways.name)  # who was it before has crashed
         while True:
             try:
                 awake = await self._ways.watch()
@@ -259,7 +270,16 @@ class SimulatedSyphon:
 
     async def _round(self, awake: Sequence[str]) -> None:
         ways, driver = self._ways, self._driver
-        made = await rerun(ways.clock, lambda tape: driver.round(TapedWorld(ways, tape, awake)))
+        worlds: list[TapedWorld] = []
+
+        def act(tape: Tape) -> Round:
+            worlds[:] = [TapedWorld(ways, tape, awake)]
+            return driver.round(worlds[0])
+
+        ways.notes.busy.add(ways.name)
+        made = await rerun(ways.clock, act)
+        ways.notes.busy.discard(ways.name)
+        ways.notes.records.deeds.update(worlds[0].records.deeds)
         for each in made.tallies:
             counted = f"{each.messages} of {each.queue} for {each.destination}"
             ways.notes.tell(ways.name, f"{each.outcome.value}: {counted} ({each.error or ''})")

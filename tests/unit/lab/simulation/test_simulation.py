@@ -56,6 +56,17 @@ def test_receivers_do_more_than_complete() -> None:
         assert any(f"is asked to {act}" in line for line in traces), act
 
 
+def test_some_is_scheduled_and_some_of_that_taken_back() -> None:
+    traces = [line for seed in range(60) for line in run(seed).trace]
+    assert any("no longer, which was cancelled" in line for line in traces)
+
+
+def test_some_go_home_in_parts() -> None:
+    # What is in parts has ids of its own in the backlog, and its letter's at home.
+    traces = [line for seed in range(60) for line in run(seed).trace]
+    assert any("partial: " in line for line in traces)
+
+
 def test_a_seed_replays_exactly() -> None:
     for seed in range(10):
         first, second = run(seed), replay(seed)
@@ -85,6 +96,9 @@ CAUGHT_AS = {
     Bug.OVERTAKE: "out of order:",
     Bug.ONE_TOO_MANY: "beyond the credit it was given",
     Bug.OUTLIVE: "outlived its time",
+    Bug.CANCEL_NOTHING: "cancelled, and delivered:",
+    Bug.LOSE_RECORD: "the ledger lacks",
+    Bug.HURRY: "dead-lettered:",
 }
 
 
