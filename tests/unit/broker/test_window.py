@@ -170,3 +170,10 @@ def test_a_disk_that_cannot_be_read_costs_no_message_its_turn() -> None:
         window.next()
     disk.fails = False
     assert drain(window) == [2]
+
+
+def test_for_one_message_no_more_than_its_page_is_read() -> None:
+    disk = Disk()
+    disk.put(*range(1, 3 * PAGE))
+    first = disk.window().next()
+    assert (first and first.sequence, disk.loads) == (1, 1)
