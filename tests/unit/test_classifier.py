@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from azure.servicebus import exceptions as sdk
 
-from twinbus.classifier import Verdict, classify
+from twinbus.classifier import Judge, Verdict, classify
 from twinbus.client_errors import PairingError
 
 
@@ -56,3 +56,18 @@ def test_server_busy_does_not_cause_failover() -> None:
 )
 def test_what_is_wrong_with_the_message_is_the_callers(error: Exception) -> None:
     assert classify(error) is Verdict.RAISE
+
+
+def test_a_judge_asks_once_of_each_error_and_again_of_the_next() -> None:
+    asked: list[Exception] = []
+
+    def classifier(error: Exception) -> Verdict:
+        asked.append(error)
+        return Verdict.RAISE if isinstance(error, ValueError) else Verdict.COUNT
+
+    judge, first, second = Judge(classifier), ValueError(), KeyError()
+    assert [judge.of(each) for each in (first, first, second)] == [
+        *(Verdict.RAISE, Verdict.RAISE),
+        Verdict.COUNT,
+    ]
+    assert asked == [first, second]

@@ -31,6 +31,7 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
     encode,
+    encode_ulong,
 )
 
 RUNS = settings(
@@ -453,3 +454,9 @@ def test_arrays_of_one_content_and_two_types_differ() -> None:
 
 def test_a_composite_is_built_wherever_it_stands() -> None:
     assert decode_all(bytes.fromhex("c0 05 01 00 53 24 45")) == [Accepted()]
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 64])
+def test_a_number_that_no_ulong_can_say_is_refused_as_one(value: int) -> None:
+    with pytest.raises(CodecError):
+        encode_ulong(value)

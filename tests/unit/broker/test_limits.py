@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
-from tests.unit.broker.bus import Bus
+from tests.unit.broker.bus import Bus, message
 
 from twinbus.amqp.message import application_properties
 from twinbus.amqp.types import Timestamp
+from twinbus.broker.expressions import MessageProperties
+from twinbus.broker.queue import nothing
+from twinbus.broker.refusals import MessageError, SqlError
 from twinbus.broker.rules import Rule, SqlFilter, SqlRuleAction
+from twinbus.broker.sessions import SessionQueue, Waiter
 
 
 @pytest.fixture
@@ -94,3 +99,43 @@ def test_a_rule_that_is_changed_is_there_and_after_a_restart_too(bus: Bus) -> No
     bus.reopen()
     bus.send("t", "wanted still")
     assert bus.texts(path) == ["wanted", "wanted still"]
+
+
+@pytest.mark.parametrize("too_long", ["message id", "session id"])
+def test_either_id_may_be_too_long(bus: Bus, too_long: str) -> None:
+    bus.create_queue("q")
+    text, session = ("a" * 129, "s") if too_long == "message id" else ("a", "s" * 129)
+    entity = bus.directory.entity("q")
+    with pytest.raises(MessageError, match="at most 128"):
+        bus.namespace.send(entity, [message(text, group_id=session)], bus.now, nothing)
+    bus.do(bus.namespace.send, entity, [message("a" * 128, group_id="s" * 128)], bus.now)
+
+
+def test_a_duplicate_is_counted_once_on_its_way_to_the_disk_and_afterwards(bus: Bus) -> None:
+    bus.create_queue("q", requires_duplicate_detection=True)
+    bus.send("q", "a", "a")
+    bus.send("q", "a")
+    assert bus.queue("q").totals.duplicates_dropped == 2
+    assert bus.texts("q") == ["a"]
+
+
+def test_a_queue_for_whose_sessions_somebody_waits_is_in_use(bus: Bus) -> None:
+    bus.create_queue("q", requires_session=True)
+    queue = bus.queue("q")
+    assert isinstance(queue, SessionQueue)
+    assert not queue.in_use
+    waiter = cast(Waiter, object())
+    queue.wait(waiter)
+    assert queue.in_use
+    queue.stop_waiting(waiter)
+    assert not queue.in_use
+
+
+@pytest.mark.parametrize("condition", ["1 + size AND a = 1", "5 OR a = 1"])
+def test_what_is_joined_must_be_a_condition_on_the_left_too(condition: str) -> None:
+    with pytest.raises(SqlError):
+        SqlFilter(condition)
+
+
+def test_nothing_is_like_no_pattern_at_all_and_no_error() -> None:
+    assert SqlFilter("missing LIKE five").matches(MessageProperties({}, {"five": 5})) is None
