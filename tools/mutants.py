@@ -143,14 +143,12 @@ class Map:
     tests: dict[str, dict[int, list[str]]]  # by module and line
 
     def of(self, mutant: Mutant, budget_s: float) -> list[str]:
-        """The fastest first. A line of a module's own, run when it is imported, is anyone's who
-        runs anything of the module."""
+        """The fastest first. A line that none runs may have been run when it was imported: it is
+        anyone's who runs anything of the module."""
         lines = self.tests.get(mutant.module, {})
         last = mutant.line + mutant.before.count("\n")
         chosen = {test for line in range(mutant.line, last + 1) for test in lines.get(line, ())}
-        chosen = chosen or (
-            {test for tests in lines.values() for test in tests} if _at_import(mutant) else set()
-        )
+        chosen = chosen or {test for tests in lines.values() for test in tests}
         ordered, total = list[str](), 0.0
         for test in sorted(chosen, key=lambda each: (self.seconds[each], each)):
             total += self.seconds[test]
@@ -158,18 +156,6 @@ class Map:
                 break
             ordered.append(test)
         return ordered
-
-
-def _at_import(mutant: Mutant) -> bool:
-    """Whether the line is outside of every function, or is a function's defaults."""
-    import ast
-
-    for node in ast.walk(ast.parse(mutant.whole)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            if node.body[0].lineno <= mutant.line <= node.end_lineno:
-                return False
-    return True
 
 
 def make_map(workers: int) -> Map:

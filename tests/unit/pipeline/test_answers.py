@@ -31,6 +31,8 @@ MEANINGS: list[tuple[Exception, type[Exception]]] = [
     (MessagingEntityDisabledError(message="off"), UnavailableError),
     (MessagingEntityNotFoundError(message="none"), UnavailableError),
     (MessageSizeExceededError(message="too large"), RefusedError),
+    (ServiceBusError("no", condition=b"amqp:not-allowed"), RefusedError),
+    (ServiceBusError("who knows"), UnavailableError),
     (ValueError("no address"), RefusedError),
 ]
 
