@@ -137,7 +137,7 @@ def test_an_executor_killed_in_mid_drain_on_a_cluster_loses_nothing(
         monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         arguments = ("--master", cluster.master, "--once", "--rate", str(RATE), "--json")
         syphon = SyphonProcess(namespaces, *arguments)
-        until(lambda: len(namespaces.home_ids("orders")), lambda home: home > 0, 200)
+        until(lambda: len(namespaces.home_ids("orders")), lambda home: home > 0, 600)
         executors = cluster.executors()
         assert len(executors) == 2
         executors[0].kill()

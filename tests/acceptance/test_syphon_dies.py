@@ -44,7 +44,7 @@ def check_home(namespaces: Namespaces, destination: str, sent: set[str]) -> None
 
 
 def some_home(namespaces: Namespaces, destination: str, least: int = 1) -> None:
-    until(lambda: len(namespaces.home_ids(destination)), lambda count: count >= least, 60)
+    until(lambda: len(namespaces.home_ids(destination)), lambda count: count >= least, 240)
 
 
 @pytest.fixture(scope="module")
