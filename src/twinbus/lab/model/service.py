@@ -364,6 +364,15 @@ class Service:
                 gone += 1
         return gone
 
+    def has_ids_between(self, earlier: int, now: int) -> bool:
+        """Whether an id for duplicate detection was still good then, and is not now."""
+        return any(
+            earlier - entity.window_ms < at <= now - entity.window_ms
+            for entity in self.entities.values()
+            if entity.window_ms is not None
+            for at in entity.seen.values()
+        )
+
     # -- sessions
 
     def session(self, path: str, session_id: str) -> IdealSession:
