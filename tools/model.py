@@ -46,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     took_s = time.monotonic() - began
     print(
         f"{len(seeds)} histories, {total.steps} steps, {total.deliveries} deliveries, "
-        f"{total.crashes} crashes, {total.refusals} refusals by the disk, in {took_s:.0f} s "
+        f"{total.crashes} crashes, {total.refusals} commits and {total.unread} reads "
+        f"refused by the disk, in {took_s:.0f} s "
         f"({total.steps / took_s * 60:,.0f} steps a minute): {len(failed)} found something"
     )
     if failed and not asked.killed:  # which is not the same twice

@@ -70,7 +70,7 @@ REFUSED_BY_DISK = "amqp:internal-error"
 UNTOLD = object()  # an answer that nobody was there to hear
 
 
-LATE, REFUSED, CRASHES, CRASHES_LATE = 88, 94, 96, 98
+LATE, REFUSED, UNREADABLE, CRASHES, CRASHES_LATE = 88, 94, 95, 96, 98
 
 
 @dataclass(slots=True, eq=False)
@@ -108,12 +108,14 @@ class Played:
     deliveries: int = 0
     crashes: int = 0
     refusals: int = 0
+    unread: int = 0
 
     def add(self, other: Played) -> None:
         self.steps += other.steps
         self.deliveries += other.deliveries
         self.crashes += other.crashes
         self.refusals += other.refusals
+        self.unread += other.unread
 
 
 class Play:
@@ -194,6 +196,9 @@ class Play:
 
     def reach(self, outcome: int, before: Service | None, asked: list[Asked]) -> None:
         """What was asked for reaches the disk, or does not."""
+        if outcome == UNREADABLE and before is not None:
+            self._unread(before, asked)
+            return
         if before is not None:
             self.real.say()
             if outcome < CRASHES:
@@ -222,6 +227,22 @@ class Play:
         wanted = str(expected) if isinstance(expected, Refused) else expected
         if answer not in (wanted, UNTOLD):
             raise Wrong(f"the answer was {answer!r}, and should be {wanted!r}")
+
+    def _unread(self, before: Service, asked: list[Asked]) -> None:
+        """The disk cannot be read now: who needed that is told so, and has changed nothing."""
+        with self.real.unreadable():
+            self.real.say()
+        self.real.exchange()
+        answers = [each.answered() for each in asked]
+        if REFUSED_BY_DISK not in answers:
+            for each, answer in zip(asked, answers, strict=True):
+                self.same(answer, each.expected)
+            return
+        self.played.unread += 1
+        self._adopt_past(before, keep_numbers=False)
+        for each, answer in zip(asked, answers, strict=True):
+            if answer != REFUSED_BY_DISK:
+                self.same(answer, self.answer(each.ideal))
 
     def _refused(self, before: Service, asked: list[Asked]) -> None:
         if not self.real.refuse():

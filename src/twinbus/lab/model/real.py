@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import Mock, patch
 
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.incoming import Delivery, Event, LinkAttached, LinkDetached, Settlement
@@ -248,6 +251,15 @@ class Real:
     def tell(self, batch: Batch | None) -> None:
         if batch is not None:
             self.namespace.committed(batch, None, self.now)
+
+    @contextmanager
+    def unreadable(self) -> Iterator[None]:
+        """As long as this lasts the disk refuses every read."""
+
+        broken = Mock()
+        broken.execute.side_effect = sqlite3.OperationalError("disk I/O error")
+        with patch.object(self.store, "_reader", broken):
+            yield
 
     def refuse(self) -> bool:
         """The disk refuses what has gathered. Whether there was something to refuse."""

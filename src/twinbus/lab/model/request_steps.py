@@ -11,7 +11,7 @@ from twinbus.amqp.message import Message as Bytes
 from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.lab.model import things as model
 from twinbus.lab.model.drafts import bytes_of, draft
-from twinbus.lab.model.play import Play
+from twinbus.lab.model.play import UNREADABLE, Play
 from twinbus.lab.model.scenery import SESSIONS
 from twinbus.lab.model.things import Unanswered, Wrong
 from twinbus.lab.model.views import tag_of
@@ -157,7 +157,7 @@ def peek(play: Play, which: int, start: int, session: int) -> None:
 
     ask(
         play,
-        *(0, box.path, "peek-message", body),
+        *(UNREADABLE if session % 10 == 9 else 0, box.path, "peek-message", body),
         lambda: [play.shown(each, None) for each in seen] or None,
         read,
     )

@@ -14,6 +14,8 @@ from twinbus.broker.directory import Directory
 from twinbus.broker.duplicates import Duplicates
 from twinbus.broker.entry import DEFERRED
 from twinbus.broker.queue import Queue, nothing
+from twinbus.broker.refusals import StoreError
+from twinbus.broker.store import Store
 from twinbus.lab.model.histories import finding, history
 
 LENGTH = 80
@@ -107,6 +109,18 @@ def an_odd_property_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Queue, "put", tidy)
 
 
+def what_cannot_be_read_is_not_there(patch: pytest.MonkeyPatch) -> None:
+    query = Store.query
+
+    def empty(self: Any, sql: str, *values: Any) -> Any:
+        try:
+            return query(self, sql, *values)
+        except StoreError:
+            return []
+
+    patch.setattr(Store, "query", empty)
+
+
 PLANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     a_range_ends_one_too_soon,
     some_of_several_tokens_settle,
@@ -117,6 +131,7 @@ PLANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     one_more_hop_is_allowed,
     capitals_name_something_else,
     an_odd_property_is_lost,
+    what_cannot_be_read_is_not_there,
 ]
 
 
