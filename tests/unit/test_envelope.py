@@ -20,8 +20,14 @@ from hypothesis import strategies as st
 from tests.unit.amqp.test_types import KEYS, PRIMITIVES
 
 from twinbus import EnvelopeError, envelope
+from twinbus.amqp import sections
 from twinbus.amqp.decoding import decode
-from twinbus.amqp.message import Message, Properties, application_properties
+from twinbus.amqp.message import (
+    Message,
+    Properties,
+    application_properties,
+    encode_annotations,
+)
 from twinbus.amqp.sections import Sections
 from twinbus.amqp.types import (
     Described,
@@ -443,3 +449,19 @@ def test_sections_that_were_taken_apart_are_not_changed_by_what_is_made_of_them(
     first = envelope.opened(apart)
     assert envelope.opened(apart) == first
     assert apart.joined() == wrapped
+
+
+def test_an_expiry_comes_home_without_a_session_too() -> None:
+    message = Properties(message_id="a", absolute_expiry_time=5, creation_time=1).encoded()
+    message += b"\x00\x53\x75\xa0\x01x"
+    _, home = envelope.unwrap(envelope.wrap(message, "orders"))
+    assert Message.parse(home).properties.absolute_expiry_time == 5
+
+
+def test_what_the_backlog_wrote_into_the_header_stays_there() -> None:
+    """That it was its first acquirer, and how often it handed it out."""
+    sent = Properties(message_id="a").encoded() + b"\x00\x53\x75\xa0\x01x"
+    header = b"\x00\x53\x70\xc0\x07\x05\x41\x50\x04\x40\x41\x43"
+    stamped = header + encode_annotations({sections.SEQUENCE_NUMBER: 1})
+    _, home = envelope.unwrap(stamped + envelope.wrap(sent, "orders"))
+    assert list(Sections(home).header()) == [True, 4, None]

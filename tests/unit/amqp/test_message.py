@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from twinbus.amqp.decoding import decode_all
+from twinbus.amqp.decoding import decode_all, ends_simple_map
 from twinbus.amqp.message import (
     Message,
     Properties,
@@ -455,3 +455,18 @@ def test_a_lone_id_that_is_cut_short_or_is_no_text_is_refused() -> None:
             Message.parse(section[:end])
     with pytest.raises(CodecError):
         Message.parse(section.replace(b"mmmm", b"\xff\xff\xff\xff"))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "is_simple"),
+    [
+        (b"\xa1\x01k\x98" + bytes(16), True),
+        (b"\xa1\x01k\x99" + bytes(16), False),  # no type of AMQP's
+        (b"\xa3\x01k\x50\x01", True),
+        (b"\xa0\x01k\x50\x01", False),  # a key of bytes
+    ],
+    ids=["uuid", "0x99", "symbol", "binary"],
+)
+def test_only_what_is_known_to_be_simple_is_passed_over(pairs: bytes, is_simple: bool) -> None:
+    encoded = bytes((0xC1, len(pairs) + 1, 2)) + pairs
+    assert ends_simple_map(encoded, 0) == (len(encoded) if is_simple else None)

@@ -712,3 +712,29 @@ def test_deliveries_that_are_never_finished_end_the_session_and_free_what_they_h
         "amqp:resource-limit-exceeded"
     ]
     assert pair.server.budget.unfinished == 0
+
+
+def test_a_delivery_that_is_aborted_in_its_only_frame_never_was(pair: Pair) -> None:
+    _, theirs = pair.sender()
+    credit = theirs.credit
+    pair.server_events.clear()
+    pair.inject(transfer(0, 0, b"a", 0, False, aborted=True, payload=b"!"))
+    assert pair.server_events == []
+    pair.inject(transfer(0, 1, b"b", 0, False, payload=b"whole"))
+    assert [event.payload for event in pair.take(Delivery)] == [b"whole"]
+    assert theirs.credit == credit - 1
+
+
+def test_the_last_frame_of_a_delivery_need_say_no_more_than_its_link(pair: Pair) -> None:
+    pair.sender()
+    pair.inject(transfer(0, 0, b"a", 0, False, True, payload=b"x"))
+    short = b"\x00\x53\x14\xc0\x03\x01\x52\x00"
+    pair.inject(raw_frame(short + b"y"))
+    assert [event.payload for event in pair.take(Delivery)] == [b"xy"]
+
+
+def test_who_sends_says_where_its_count_begins_and_nobody_else(pair: Pair) -> None:
+    for made, count in ((pair.sender, 0), (pair.receiver, None)):
+        _, theirs = made()
+        assert theirs.remote is not None
+        assert theirs.remote.initial_delivery_count == count
