@@ -12,7 +12,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -189,6 +189,7 @@ class Node:
         self._notes = notes
         self._make = make
         self._life = 0
+        self.requests = 0
         self._is_doomed = False
         self._handed: Counter[tuple[int, int]] = Counter()
         self._held: dict[bytes, int] = {}  # until when a lock was said to last
@@ -301,6 +302,7 @@ class Node:
         """Do something for a client, who is told once, or never if the node crashes first; then
         its connection tells it."""
         self._waiting.append(answer)
+        self.requests += 1
 
         def once(value: Any) -> None:
             if answer in self._waiting:
@@ -311,6 +313,13 @@ class Node:
             act(once)
         except (RequestError, StoreError, ServiceBusError) as error:
             once(error)
+
+    def change(self, path: str, **changes: Any) -> None:
+        """An administrator's change, which the disk may refuse."""
+        entity = self.namespace.directory.entity(path)
+        self._held.clear()  # who holds a session of what is disabled loses it
+        described = replace(entity.description, **changes)
+        self.namespace.directory.update(path, described, self.now, _nobody)
 
     def ready(self, path: str, answer: Answer) -> None:
         """Whether somebody may send there."""
@@ -388,7 +397,7 @@ class Node:
 
     def receive(self, path: str, most: int, wait_ms: int, answer: Answer) -> None:
         """Answers deliveries: what there is, or what comes first within a time."""
-        queue = self._queue(path)
+        queue = self._received(path)
         taker = self._taker(path, most, lambda: finish())
         ended = False
 
@@ -405,7 +414,7 @@ class Node:
 
     def receive_session(self, path: str, most: int, wait_ms: int, answer: Answer) -> None:
         """As ``receive``, of the next session that is free. The session is held on to."""
-        queue = self._queue(path)
+        queue = self._received(path)
         assert isinstance(queue, SessionQueue)
         taken: list[SessionLock] = []
         taker = self._taker(path, most, lambda: finish())
@@ -509,6 +518,12 @@ class Node:
         self._held[token] = until_ms = queue.renew(token, self.now)
         self._tick_after(until_ms)
         done(None)
+
+    def _received(self, path: str) -> Queue:
+        entity, queue = self.namespace.directory.resolve(path)
+        if not entity.received.status.may_receive:
+            raise EntityDisabledError(f"'{path}' is disabled for receiving")
+        return queue
 
     def _queue(self, path: str) -> Queue:
         return self.namespace.directory.resolve(path)[1]

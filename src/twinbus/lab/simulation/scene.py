@@ -17,7 +17,7 @@ nothing moves any more, and the checker is asked. What must hold in every world:
     an entity is restored only by a ping that it took
     nobody is handed more than it asked for, and a lock lasts as long as was said
     a settlement that was acknowledged has happened
-    in the end nothing is left over
+    in the end nothing is left over, and an idle syphon asks no more than its long poll needs
     a queue's counters are what the disk says
 
 and, in a world whose secondary is well and has one syphon that neither crashes nor stalls:
@@ -36,7 +36,7 @@ import random
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -51,6 +51,7 @@ from azure.servicebus.exceptions import (
 from twinbus import envelope
 from twinbus.auth.credentials import Secret
 from twinbus.broker import namespace as broker_namespace
+from twinbus.broker.descriptions import Status
 from twinbus.lab.simulation.application import Application, LetterSender
 from twinbus.lab.simulation.bugs import PARTS, Bug
 from twinbus.lab.simulation.clock import START_MS, Clock, CrashedError, Task
@@ -59,7 +60,7 @@ from twinbus.lab.simulation.history import History
 from twinbus.lab.simulation.letter import Letter
 from twinbus.lab.simulation.network import Network, Weather
 from twinbus.lab.simulation.node import Node
-from twinbus.lab.simulation.seed import HEALED_MS, LARGE, PlannedFault, plan_of
+from twinbus.lab.simulation.seed import FULL, HEALED_MS, LARGE, PlannedFault, plan_of
 from twinbus.lab.simulation.topology import (
     DESTINATIONS,
     DETECTING,
@@ -80,6 +81,8 @@ from twinbus.syphon import books
 PATIENCE_MS: Final = 45 * 60_000
 LOOK_MS: Final = 2_000
 RESTART_MS: Final = 5_000
+IDLE_MS: Final = 120_000
+MOST_IDLE: Final = 3  # requests of a syphon
 
 _REFUSALS: Final[dict[str, Callable[[], Exception]]] = {
     "busy": lambda: ServiceBusServerBusyError(message="the server is busy"),
@@ -181,6 +184,7 @@ class Scene:
                 self.clock.run(START_MS + HEALED_MS, lambda: False)
                 self._heal()
                 self.clock.run(self.clock.now + PATIENCE_MS, self._is_over)
+                self._idle()
         except Exception:  # noqa: BLE001  whatever breaks is what was looked for
             self.history.breaches.append(f"broken: {traceback.format_exc(limit=-4)}")
         verdict = self.history.judge(self._nodes)
@@ -193,6 +197,15 @@ class Scene:
             diverted=len(self.history.pieces),
             homecomings=len(self.history.homecomings),
         )
+
+    def _idle(self) -> None:
+        """Nothing is there any more, so nobody asks more often than a long poll lasts."""
+        self.clock.run(self.clock.now + IDLE_MS, lambda: False)  # what was under way may end
+        before = self.secondary.requests
+        self.clock.run(self.clock.now + IDLE_MS, lambda: False)
+        asked = self.secondary.requests - before
+        if asked > self.plan.syphons * MOST_IDLE:
+            self.history.breach(f"{asked} requests in {IDLE_MS / 1000:.0f} idle seconds")
 
     def _seams(self) -> Iterator[tuple[Any, str, Any]]:
         """Ids that modules make up are drawn from the seed, what is packed is noted, and a bug may
@@ -272,6 +285,9 @@ class Scene:
             colour=rng.choice(("red", "green")),
             body=rng.randbytes(rng.choice((10, 10, 10, LARGE))),
         )
+        if self.plan.limit == FULL and rng.random() < 0.005:
+            room = FULL - len(replace(letter, body=bytes(1_000)).encoded()) + 1_000
+            letter = replace(letter, body=rng.randbytes(room))  # not one byte more is taken
         self._letters[letter.id] = letter
         self.history.written(letter)
         return letter
@@ -326,6 +342,10 @@ class Scene:
         )
         self._syphons[name] = self.clock.start(self._keep(index, SimulatedSyphon(ways)))
 
+    def _restart_syphon(self) -> None:
+        if self._syphons["syphon0"].over:  # or it has been, since it was struck
+            self._start_syphon(0)
+
     async def _keep(self, index: int, one: SimulatedSyphon) -> None:
         """Let a syphon run; when it crashes by itself, start another in its place."""
         try:
@@ -346,7 +366,7 @@ class Scene:
         self.history.tell("world", f"{fault.kind} {fault.target} for {fault.for_ms} ms")
         if where == "syphon":
             self._syphons["syphon0"].crash()
-            self.clock.after(RESTART_MS, partial(self._start_syphon, 0))
+            self.clock.after(RESTART_MS, self._restart_syphon)
             return
         node = self.primary if where in ("primary", "entity") else self.secondary
         undo = self._break(node, what, fault.target)
@@ -364,8 +384,16 @@ class Scene:
         if what in _REFUSALS:
             node.refusals[target] = _REFUSALS[what]
             return node.refusals.clear
+        if what == "changed":
+            undo = partial(self._change, target, Status.ACTIVE)
+            self._change(target, self._rng.choice((Status.DISABLED, Status.SEND_DISABLED)))
+            return undo
         self.network.change(target, node.name, _WEATHER[what])
         return partial(self.network.change, target, node.name, None)
+
+    def _change(self, path: str, status: Status) -> None:
+        if self.primary.is_up:
+            self.primary.change(path, status=status)
 
     def _heal(self) -> None:
         self.history.tell("world", "all faults have ended")
@@ -374,3 +402,6 @@ class Scene:
             node.restart()
             node.commits_fail = 0.0
             node.refusals.clear()
+        for fault in self.plan.faults:
+            if fault.kind == "entity-changed":
+                self._change(fault.target, Status.ACTIVE)

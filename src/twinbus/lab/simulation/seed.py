@@ -16,6 +16,7 @@ HEALED_MS: Final = 110_000
 # A large message goes through a small limit in several parts.
 LARGE: Final = 8_000
 SMALL: Final = 6_000
+FULL: Final = 262_144
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ GENTLE = (  # those that leave the secondary and its syphon alone
     "entity-busy",
     "entity-disabled",
     "entity-not-found",
+    "entity-changed",
 )
 ROUGH = (
     "secondary-crash",
@@ -78,7 +80,7 @@ class SeedPlan:
 def plan_of(rng: random.Random) -> SeedPlan:
     orderly = rng.random() < 0.5
     queues = tuple(envelope.queue_path(PRIMARY, n) for n in range(rng.choice((1, 2, 3))))
-    limit = rng.choice((262_144, 262_144, 262_144, SMALL))
+    limit = rng.choice((FULL, FULL, FULL, SMALL))
     skew = 800 if orderly else 5_000
     return SeedPlan(
         orderly=orderly,
