@@ -51,6 +51,8 @@ def what_is_stored_is_not_what_was_sent() -> None:
     def garbled(self: Any, batch: Batch) -> None:
         rows = batch.plain_inserts
         rows[:] = [(*row[:3], row[3].replace(b"m", b"n")) for row in rows]
+        others = batch.inserts
+        others[:] = [(*row[:-1], row[-1] and row[-1].replace(b"m", b"n")) for row in others]
         apply(self, batch)
 
     Store.apply = garbled  # type: ignore[method-assign]

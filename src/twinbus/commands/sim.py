@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,7 +93,8 @@ def _run_all(
 ) -> Iterator[tuple[dict[str, float], list[SeedReport]]]:
     """The outcome of each chunk, in order."""
     if workers == 1:
-        yield from (run_chunk(chunk, plant) for chunk in chunks)
+        with stopping_between() as look:
+            yield from (run_chunk(chunk, plant, look) for chunk in chunks)
         return
     # Spawned, not forked: the bar above has a thread, and a fork would take its locks along.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
@@ -101,13 +104,33 @@ def _run_all(
         yield from (future.result() for future in futures)
 
 
-def run_chunk(seeds: range, plant: str) -> tuple[dict[str, float], list[SeedReport]]:
+@contextmanager
+def stopping_between() -> Iterator[Callable[[], None]]:
+    """Ctrl-C ends it between two seeds. In the middle of one it may come while the interpreter
+    tidies up behind an object, where whatever is raised is printed and forgotten."""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+
+    def look() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    try:
+        yield look
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_chunk(
+    seeds: range, plant: str, look: Callable[[], None] = lambda: None
+) -> tuple[dict[str, float], list[SeedReport]]:
     """Some seeds, in a process of their own: sums, and those that failed."""
     from twinbus.lab.simulation import Bug, run
 
     figures = {"seeds": 0.0, "failed": 0.0, "virtual_s": 0.0, "diverted": 0.0}
     failed = []
     for seed in seeds:
+        look()
         report = run(seed, Bug(plant))
         figures["seeds"] += 1
         figures["virtual_s"] += report.virtual_s

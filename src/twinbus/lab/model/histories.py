@@ -30,7 +30,7 @@ STEPS: dict[str, tuple[int, Callable[..., None], int]] = {
     "deferred": (5, request_steps.deferred, 3),
     "peek": (4, request_steps.peek, 3),
     "purge": (2, request_steps.purge, 4),
-    "state": (4, request_steps.state, 3),
+    "state": (9, request_steps.state, 3),
     "read_state": (2, request_steps.read_state, 2),
     "renew_session": (3, request_steps.renew_session, 2),
     "wait": (10, client_steps.wait, 2),
