@@ -146,7 +146,9 @@ class ProcessPlay(Play):
         cuts = itertools.product(*(range(len(each), -1, -1) for each in mine))
         for cut in sorted(cuts, key=sum, reverse=True):
             done = {at for own, most in zip(mine, cut, strict=True) for at in own[:most]}
-            if any(answers[at] is not NONE and at not in done for at in range(len(asked))):
+            # A refusal is answered at once, and says nothing of what was asked before it.
+            told = [at for at, answer in enumerate(answers) if not _is_refusal(answer)]
+            if any(answers[at] is not NONE and at not in done for at in told):
                 continue
             self.model = copy.deepcopy(before)
             for at in sorted(done):
@@ -225,6 +227,11 @@ def _heard(each: Asked) -> Any:
         return each.answered()
     except Unanswered:
         return NONE
+
+
+def _is_refusal(answer: Any) -> bool:
+    each = answer if isinstance(answer, list) else [answer]
+    return bool(each) and all(isinstance(a, str) and ":" in a for a in each)
 
 
 def _without_lost(model: Service) -> Iterator[Service]:
