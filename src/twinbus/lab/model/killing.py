@@ -86,6 +86,8 @@ class ProcessPlay(Play):
             self.killed(before, asked, PAUSES_S[outcome % len(PAUSES_S)])
 
     def late(self, pause: int) -> None:
+        """No step asks for it: what becomes of each is drawn by `killing`, and when a process tells
+        of its commit is its own affair."""
         raise NotImplementedError
 
     def _compare(self, *boxes: Box) -> None:
