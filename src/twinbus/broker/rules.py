@@ -128,6 +128,7 @@ class _Sql(Generic[T]):
 
     @staticmethod
     def _parse(text: str) -> T:
+        """Filters and actions each have their own; nobody makes one that is neither."""
         raise NotImplementedError
 
 
